@@ -1,0 +1,167 @@
+"""Three agents mend a small project, and share one long prompt that is computed once.
+
+    python examples/coding_agent.py                                  # the embedded model: tiny, shows the mechanics
+    python examples/coding_agent.py --model qwen2.5-coder-1.5b.gguf  # a model that can do the task
+
+A finder, a fixer and a reviewer work on a copy of examples/workspace, in which one test fails. Their system prompt and
+tools are pinned by the first turn; every later turn of every agent goes on from there. For each turn this prints where
+the prompt came from, how much of it was not computed again, the time to the first token and the speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from coding_agent_prompt import ROLES, SYSTEM_PROMPT
+from coding_agent_tools import Workspace
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langchain_pinfold import ChatPinfold, PinfoldPromptCachingMiddleware
+from pinfold import PinfoldError
+
+EMBEDDED_MODEL = "smollm2"
+MAX_ANSWER_TOKENS = 512
+
+
+class AlwaysCallATool(AgentMiddleware[Any, Any, Any]):
+    """Has the grammar force a call in every turn, so that a small model always takes a step; `report` is the last."""
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(request.override(tool_choice="any"))
+
+
+class Console:
+    """Prints what happens, for people or as one JSON object a line."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def say(self, text: str) -> None:
+        if not self.as_json:
+            print(text, flush=True)
+
+    def turn(self, agent: str, message: AIMessage) -> None:
+        report = message.response_metadata["pinfold"]
+        usage, cache, timings = report["usage"], report["cache"], report["timings"]
+        call = message.tool_calls[0] if message.tool_calls else None
+        fact = {
+            "agent": agent,
+            "call": call["name"] if call else None,
+            "hit": cache["hit_kind"],
+            "cached_tokens": usage["cached_tokens"],
+            "prompt_tokens": usage["prompt_tokens"],
+            "ttft_s": round(timings["ttft_s"], 3),
+            "tokens_per_s": round(timings["decode_tps"], 1),
+        }
+        if self.as_json:
+            print(json.dumps(fact), flush=True)
+            return
+        what = f"{call['name']}({_short(call['args'])})" if call else "no complete call: the answer was cut off"
+        print(
+            f"{agent:<9} {cache['hit_kind']:<9} {usage['cached_tokens']:>5} of {usage['prompt_tokens']:>5} tokens "
+            f"cached  TTFT {timings['ttft_s']:6.2f} s  {timings['decode_tps']:6.1f} tok/s  {what}",
+            flush=True,
+        )
+
+    def end(self, facts: dict[str, Any], text: str) -> None:
+        print(json.dumps(facts) if self.as_json else text, flush=True)
+
+
+def _short(arguments: dict[str, Any]) -> str:
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def run_agent(model: ChatPinfold, workspace: Workspace, name: str, task: str, steps: int) -> Iterator[BaseMessage]:
+    """The messages of one agent's turn at the task, as they come."""
+    agent = create_agent(
+        model,
+        workspace.tools(),
+        system_prompt=SYSTEM_PROMPT,
+        middleware=[
+            PinfoldPromptCachingMiddleware(ttl="1h"),
+            AlwaysCallATool(),
+            ModelCallLimitMiddleware(run_limit=steps, exit_behavior="end"),
+        ],
+        name=name,
+    )
+    for update in agent.stream({"messages": [HumanMessage(task)]}, stream_mode="updates"):
+        for change in update.values():
+            yield from (change or {}).get("messages", [])
+
+
+def run_team(model: ChatPinfold, workspace: Workspace, console: Console, steps: int) -> None:
+    """Finder, fixer, reviewer: each is told what the one before reported."""
+    report = "Nobody has looked at the project yet."
+    for name, task in ROLES.items():
+        console.say("")
+        said = ""
+        for message in run_agent(model, workspace, name, task.format(report=report), steps):
+            if isinstance(message, AIMessage) and "pinfold" in message.response_metadata:
+                console.turn(name, message)
+            elif isinstance(message, ToolMessage) and message.name == "report":
+                said = str(message.content)
+        report = said or f"The {name} did not get as far as a report."
+        console.say(f"{name} reports: {report}")
+
+
+def finish(model: ChatPinfold, workspace: Workspace, console: Console, embedded: bool) -> int:
+    """Runs the tests a last time and says how it ended. The exit code is 0 if they pass."""
+    passed, output = workspace.run_tests()
+    if passed:
+        text = "\nSolved: all tests of the workspace pass."
+    elif embedded:
+        text = (
+            "\nNot solved: a test still fails. That is expected: the embedded model has 135 million parameters and "
+            "shows the mechanics only.\nFor a model that can program use --model PATH, such as "
+            "Qwen2.5-Coder-1.5B-Instruct."
+        )
+    else:
+        text = f"\nNot solved: a test of the workspace still fails.\n{output}"
+    pins = [{"name": pin.name, "tokens": pin.tokens, "hits": pin.hits} for pin in model.get_runtime().pins()]
+    console.say("\n" + "\n".join(f"pin {p['name']}: {p['tokens']} tokens, used {p['hits']} times" for p in pins))
+    console.end({"solved": passed, "pins": pins}, text)
+    return 0 if passed or embedded else 1
+
+
+def main() -> int:
+    """Reads the options and runs the team on a copy of the workspace."""
+    here = Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(description="Three agents mend a small project on one pinned prompt.")
+    parser.add_argument("--model", default=EMBEDDED_MODEL, help="an alias, a .gguf file or a Hugging Face id")
+    parser.add_argument("--engine", default="auto", help="the engine to run it on (default: auto)")
+    parser.add_argument("--workspace", type=Path, default=here / "workspace", help="the project; it is copied first")
+    parser.add_argument("--max-steps", type=int, default=6, help="most turns of each agent (default: 6)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
+    options = parser.parse_args()
+    if not options.workspace.is_dir():
+        parser.error(f"--workspace {options.workspace} is no folder")
+    if options.max_steps < 1:
+        parser.error("--max-steps must be at least 1")
+
+    console = Console(as_json=options.json)
+    embedded = options.model == EMBEDDED_MODEL
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "workspace"
+        shutil.copytree(options.workspace, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        workspace = Workspace(copy)
+        try:
+            model = ChatPinfold(model=options.model, engine=options.engine, max_tokens=MAX_ANSWER_TOKENS)
+            run_team(model, workspace, console, options.max_steps)
+            return finish(model, workspace, console, embedded)
+        except PinfoldError as e:
+            print(f"coding_agent: {e}", file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

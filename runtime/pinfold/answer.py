@@ -1,0 +1,126 @@
+"""Events of a job -> the deltas and the completion that the caller sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pinfold.decoding.job import Event, Finished, MissFacts, Outcome, Piece, Progress
+from pinfold.output.parser import OutputParser, Parsed
+from pinfold.prompt.renderer import Prompt
+from pinfold.results import CacheReport, Completion, Delta, DraftReport, FinishReason, Miss, Timings, Usage
+
+__all__ = ["Answer", "PlainText"]
+
+
+class PlainText:
+    """A parser for answers that are text and nothing else."""
+
+    def feed(self, text: str) -> Parsed:
+        """All of `text`."""
+        return Parsed(text=text)
+
+    def finish(self, *, cut: bool = False) -> Parsed:  # noqa: ARG002 - text has no end that could be missing
+        """Nothing: no text is ever held back."""
+        return Parsed()
+
+
+class Answer:
+    """Assembles one answer. `feed` gives a delta for each event that has something to show; the last has `done`."""
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        parser: OutputParser | PlainText,
+        count_tokens: Callable[[str], int],
+        *,
+        model: str,
+        draft: DraftReport,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._prompt = prompt
+        self._parser = parser
+        self._count_tokens = count_tokens
+        self._model = model
+        self._draft = draft
+        self._progress = progress
+        self._whole = Parsed()
+        self._streamed = False
+
+    def feed(self, event: Event) -> Delta | None:
+        """What `event` adds to the answer, None if there is nothing to show."""
+        if isinstance(event, Piece):
+            self._streamed = True
+            parsed = self._add(self._parser.feed(event.text))
+            return _delta(parsed) if parsed != Parsed() else None
+        if isinstance(event, Finished):
+            return self._finish(event.outcome)
+        if isinstance(event, Progress) and self._progress is not None:
+            self._progress(event.done, event.total)
+        return None
+
+    def _add(self, parsed: Parsed) -> Parsed:
+        self._whole += parsed
+        return parsed
+
+    def _finish(self, outcome: Outcome) -> Delta:
+        parsed = Parsed() if self._streamed else self._add(self._parser.feed(outcome.text))
+        parsed += self._add(self._parser.finish(cut=outcome.finish_reason == "length"))
+        return _delta(parsed, self._completion(outcome))
+
+    def _completion(self, outcome: Outcome) -> Completion:
+        whole = self._whole
+        called = bool(whole.tool_calls or whole.invalid_tool_calls) and outcome.finish_reason == "stop"
+        reason: FinishReason = "tool_calls" if called else outcome.finish_reason
+        return Completion(
+            text=whole.text,
+            reasoning=whole.reasoning,
+            tool_calls=whole.tool_calls,
+            invalid_tool_calls=whole.invalid_tool_calls,
+            finish_reason=reason,
+            model=self._model,
+            usage=Usage(
+                prompt_tokens=outcome.prompt_tokens,
+                cached_tokens=outcome.cached_tokens,
+                cache_creation_tokens=outcome.created_tokens,
+                completion_tokens=outcome.completion_tokens,
+                reasoning_tokens=min(self._count_tokens(whole.reasoning), outcome.completion_tokens),
+            ),
+            cache=CacheReport(
+                hit_kind="resident" if outcome.cached_tokens else "miss",
+                cached_tokens=outcome.cached_tokens,
+                source=outcome.source,
+                miss=self._miss(outcome.miss) if outcome.miss else None,
+                notes=(*self._prompt.notes, *outcome.notes),
+            ),
+            draft=self._draft,
+            timings=_timings(outcome),
+        )
+
+    def _miss(self, facts: MissFacts) -> Miss:
+        lost = facts.length - facts.shared
+        if facts.evicted:
+            reason = "Its KV was given up for lack of room and is computed again now. Raise kv_cells to keep it."
+            return Miss(facts.pin, "evicted", "the KV of the pin", facts.shared, lost, reason)
+        if facts.shared >= len(self._prompt.tokens):
+            reason = "The prompt ends before the pinned prefix does."
+            return Miss(facts.pin, "message", "the end of the prompt", facts.shared, lost, reason)
+        place = self._prompt.place(facts.shared)
+        reason = f"The prompt differs from pin {facts.pin!r} in {place.where}; what follows cannot be reused."
+        return Miss(facts.pin, place.kind, place.where, facts.shared, lost, reason)
+
+
+def _delta(parsed: Parsed, done: Completion | None = None) -> Delta:
+    return Delta(parsed.text, parsed.reasoning, parsed.tool_calls, parsed.invalid_tool_calls, done)
+
+
+def _timings(outcome: Outcome) -> Timings:
+    computed = outcome.prompt_tokens - outcome.cached_tokens
+    steps = outcome.completion_tokens - 1  # the first token comes out of the prefill
+    return Timings(
+        queue_s=outcome.queue_s,
+        ttft_s=outcome.ttft_s,
+        prefill_s=outcome.prefill_s,
+        decode_s=outcome.decode_s,
+        prompt_tps=computed / outcome.prefill_s if outcome.prefill_s > 0 else 0.0,
+        decode_tps=steps / outcome.decode_s if outcome.decode_s > 0 and steps > 0 else 0.0,
+    )

@@ -1,0 +1,80 @@
+"""`pinfold doctor`: which engines run here, and what a model can do on them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinfold.cli.opening import Engine, Json, NCtx, opened
+from pinfold.cli.terminal import json_out, table, yes_no
+from pinfold.engines.probe import AUTO, EngineStatus, survey
+from pinfold.options import RuntimeOptions
+
+if TYPE_CHECKING:
+    from pinfold.engines.base import Capabilities
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    model: Annotated[
+        str | None, typer.Argument(help="Also load this model and say what it can do.", metavar="[MODEL]")
+    ] = None,
+    engine: Engine = AUTO,
+    n_ctx: NCtx = RuntimeOptions.model_fields["n_ctx"].default,
+    as_json: Json = False,
+) -> None:
+    """Show the engines, and with MODEL what it can do here, and why not where it cannot.
+
+    Ends with exit code 1 if no engine can run a model.
+    """
+    engines = survey()
+    if not as_json:
+        _print_engines(engines)
+    capabilities = None
+    if model is not None:
+        with opened(model, engine=engine, n_ctx=n_ctx) as runtime:
+            capabilities = runtime.capabilities
+    if as_json:
+        json_out({"engines": [asdict(e) for e in engines], "model": capabilities and _facts(capabilities)})
+    elif capabilities is not None:
+        _print_model(capabilities)
+    if not any(e.usable and e.recommended for e in engines):
+        raise typer.Exit(1)
+
+
+def _facts(capabilities: Capabilities) -> dict[str, object]:
+    facts = asdict(capabilities)
+    facts["model"]["chat_template"] = capabilities.model.chat_template is not None
+    return facts
+
+
+def _print_engines(engines: list[EngineStatus]) -> None:
+    rows = [(e.engine, e.version or "-", yes_no(e.usable), yes_no(e.recommended), e.why) for e in engines]
+    table("Engines", ("engine", "version", "usable", "recommended", "why"), rows)
+
+
+def _print_model(c: Capabilities) -> None:
+    kv_mib = c.bytes_per_token * c.n_ctx / 2**20
+    rows = [
+        ("name", c.model.name),
+        ("engine", f"{c.engine} on {c.device}"),
+        ("architecture", f"{c.model.architecture}, {c.model.n_layer} layers, {c.model.parameters / 1e6:,.0f}M weights"),
+        ("size", f"{c.model.size_bytes / 2**20:,.0f} MiB"),
+        ("chat template", "the model's own" if c.model.chat_template else "none: a plain one is used"),
+        ("context", f"{c.n_ctx:,} tokens a request; the model was trained on {c.model.n_ctx_train:,}"),
+        (
+            "KV",
+            f"{c.bytes_per_token / 2**10:,.1f} KiB a token, {kv_mib:,.0f} MiB a full context; room for {c.n_cells:,}",
+        ),
+        ("sessions", f"{c.n_seq:,} at once"),
+        ("reuse", "any prefix" if c.trim == "any" else "whole sessions only: this model's state cannot be cut"),
+        ("fingerprint", c.fingerprint[:16]),
+    ]
+    typer.echo()
+    table("Model", ("", ""), rows)
+    modes = [(m.name, yes_no(m.usable), yes_no(m.recommended), m.reason) for m in c.modes]
+    typer.echo()
+    table("Modes", ("mode", "usable", "recommended", "why"), modes)

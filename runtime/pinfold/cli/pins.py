@@ -1,0 +1,126 @@
+"""`pinfold pins`: try out a prompt that is to be pinned."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
+
+import typer
+
+from pinfold.cli.opening import DEFAULT_MODEL, Engine, Json, Model, NCtx, opened
+from pinfold.cli.terminal import aside, json_out, table
+from pinfold.engines.probe import AUTO
+from pinfold.errors import InvalidRequestError
+from pinfold.options import RuntimeOptions
+
+if TYPE_CHECKING:
+    from pinfold.runtime import Runtime
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Try out a prompt that is to be pinned. Pins live in the process that made them.", no_args_is_help=True
+)
+QUESTION = {"role": "user", "content": "Hello."}
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `check` a subcommand while it is the only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a pin costs and saves. `cold_ttft_s` is a first answer without it, `warm_ttft_s` one with it."""
+
+    name: str
+    model: str
+    tokens: int
+    kv_bytes: int
+    cold_ttft_s: float
+    warm_ttft_s: float
+    cached_tokens: int
+    prompt_tokens: int
+    warning: str | None
+
+
+@app.command()
+def check(
+    file: Annotated[str, typer.Argument(help='A JSON file {"messages": [...], "tools": [...]}, or - for stdin.')],
+    model: Model = DEFAULT_MODEL,
+    name: Annotated[str, typer.Option(help="Name of the pin.")] = "check",
+    engine: Engine = AUTO,
+    n_ctx: NCtx = RuntimeOptions.model_fields["n_ctx"].default,
+    as_json: Json = False,
+) -> None:
+    """Pin the messages and tools of FILE on MODEL, then ask on top of the pin: its size, its cost, what it saves."""
+    messages, tools = _read(file)
+    with opened(model, engine=engine, n_ctx=n_ctx) as runtime:
+        checked = _measure(runtime, messages, tools, name)
+    if as_json:
+        json_out(asdict(checked))
+    else:
+        _print(checked)
+
+
+def _measure(runtime: Runtime, messages: list[Any], tools: list[Any] | None, name: str) -> Checked:
+    start = time.perf_counter()
+    pin = runtime.pin(messages, tools, name=name)
+    prefill_s = time.perf_counter() - start
+    asked_already = bool(messages) and messages[-1].get("role") == "user"
+    warm = runtime.chat(messages if asked_already else [*messages, QUESTION], tools=tools, max_tokens=1)
+    return Checked(
+        name=pin.name,
+        model=runtime.model,
+        tokens=pin.tokens,
+        kv_bytes=pin.tokens * runtime.capabilities.bytes_per_token,
+        cold_ttft_s=prefill_s + warm.timings.ttft_s,
+        warm_ttft_s=warm.timings.ttft_s,
+        cached_tokens=warm.usage.cached_tokens,
+        prompt_tokens=warm.usage.prompt_tokens,
+        warning=pin.warning,
+    )
+
+
+def _print(c: Checked) -> None:
+    rows = [
+        ("pinned", f"{c.tokens:,} tokens"),
+        ("KV", f"{c.kv_bytes / 2**20:,.1f} MiB"),
+        ("first token without the pin", f"{c.cold_ttft_s:.2f} s"),
+        ("first token with it", f"{c.warm_ttft_s:.2f} s"),
+        ("reused by the next prompt", f"{c.cached_tokens:,} of {c.prompt_tokens:,} tokens"),
+    ]
+    table(f"Pin {c.name!r} on {c.model}", ("", ""), rows)
+    if c.warning:
+        aside(f"warning: {c.warning}", "yellow")
+
+
+def _read(file: str) -> tuple[list[Any], list[Any] | None]:
+    """The messages and tools of a JSON file.
+
+    Raises:
+        InvalidRequestError: it cannot be read, or is no such JSON.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        data = json.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
+        msg = f'{file} cannot be read as JSON: {e}. Give a file such as {{"messages": [...], "tools": [...]}}.'
+        raise InvalidRequestError(msg) from e
+    if not isinstance(data, dict):
+        data = {"messages": data}
+    unknown = sorted(set(data) - {"messages", "tools"})
+    messages, tools = data.get("messages"), data.get("tools")
+    if not unknown and _is_list_of_objects(messages) and (tools is None or _is_list_of_objects(tools)):
+        return messages, tools
+    found = f"unknown keys {unknown}" if unknown else "'messages' or 'tools' is no list of objects"
+    msg = f'{file}: {found}. Give {{"messages": [...], "tools": [...]}}, in the form that a chat request has them.'
+    raise InvalidRequestError(msg)
+
+
+def _is_list_of_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)

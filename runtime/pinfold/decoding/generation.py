@@ -1,0 +1,162 @@
+"""One request while it runs: its tokens, its sampler, its text and its clock."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+from pinfold.decoding.job import Failed, Finished, Job, Mark, MissFacts, Outcome, Piece, Progress
+from pinfold.decoding.sampling import Sampler
+from pinfold.engines.base import Tokenizer
+from pinfold.errors import PinfoldError
+from pinfold.output.stop import StopScanner
+from pinfold.output.text import TextDecoder
+from pinfold.sessions.manager import Start
+from pinfold.sessions.pins import Pin, PinRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Generation"]
+
+_PROGRESS_AFTER = 1.0
+
+
+class Generation:
+    """State of one job. `tokens` is the prompt and what was generated; the first `evaluated` of them are in the KV.
+
+    It waits while `seq` is None, computes its prompt while more than one token is not evaluated, and then decodes.
+    """
+
+    def __init__(self, job: Job, tokenizer: Tokenizer, limit: int) -> None:
+        self.job = job
+        self.tokens = list(job.tokens)
+        self.seq: int | None = None
+        self.evaluated = 0
+        self.cold = False  # start without looking for a prefix: the last try failed on one
+        self.waits_for: tuple[Generation, int] | None = None
+        self.marks: list[Mark] = sorted(job.marks, key=lambda mark: mark.length)
+        self.lost_pins: list[PinRecord] = []
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._sampler = Sampler(job.options, job.tokens)
+        self._decoder = TextDecoder()
+        self._stops = StopScanner(job.options.stop)
+        self._text: list[str] = []
+        self._generated = 0
+        self._start: Start | None = None
+        self._miss: MissFacts | None = None
+        self._created_tokens = 0
+        self._notes: list[str] = []
+        self._started = 0.0
+        self._first_token = 0.0
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether prompt tokens are left to compute."""
+        return len(self.tokens) - self.evaluated > 1 or self._generated == 0
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens that were found computed when it first started."""
+        return self._start.length if self._start else 0
+
+    def started(self, start: Start, miss: MissFacts | None) -> None:
+        """It has a sequence now, that begins with ``start.length`` tokens."""
+        self.seq = start.seq
+        self.evaluated = start.length
+        self.waits_for = None
+        if self._start is None:
+            self._start = start
+            self._miss = miss
+            self._started = time.perf_counter()
+        elif self.cold:
+            self._start = start
+
+    def paused(self) -> None:
+        """Its sequence was given up; it starts again later, from what is then known."""
+        self.seq = None
+        self.evaluated = 0
+
+    def note(self, text: str) -> None:
+        """Something about reuse that the report should say."""
+        self._notes.append(text)
+
+    def created_pin(self, length: int) -> None:
+        """The first `length` tokens are pinned now, those beyond the cached ones by this request's work."""
+        self._created_tokens = max(self._created_tokens, length - self.cached)
+
+    def report_progress(self) -> None:
+        """Tells the caller how far the prompt is, once it has taken more than a second."""
+        if self.job.reports_progress and time.perf_counter() - self._started > _PROGRESS_AFTER:
+            self.job.sink.put(Progress(min(self.evaluated, len(self.job.tokens)), len(self.job.tokens)))
+
+    def take(self, logits: NDArray[np.float32]) -> Literal["stop", "length"] | None:
+        """Picks the next token from a row of logits [n_vocab] (which it may overwrite); says whether that was the last.
+
+        Raises:
+            PinfoldError: the logits or the grammar are broken.
+        """
+        constraint = self.job.constraint
+        if constraint is not None:
+            constraint.apply(logits)
+        token = self._sampler.pick(logits)
+        if not self._generated:
+            self._first_token = time.perf_counter()
+        self._generated += 1
+        if token in self._tokenizer.end_tokens:
+            return "stop"
+        self._sampler.accept(token)
+        self.tokens.append(token)
+        if self._show(self._decoder.feed(self._tokenizer.piece(token))):
+            return "stop"
+        if constraint is not None:
+            constraint.accept(token)
+            if constraint.finished:
+                return "stop"
+        return "length" if self._generated >= self._limit else None
+
+    def finish(self, reason: Literal["stop", "length"], pin: Pin | None = None) -> None:
+        """Tells the caller that it has ended well."""
+        if not self._stops.stopped:
+            self._show(self._decoder.finish())
+            self._emit(self._stops.finish())
+        self.job.ended = True
+        self.job.sink.put(Finished(self._outcome(reason, pin)))
+
+    def fail(self, error: PinfoldError) -> None:
+        """Tells the caller that it has not."""
+        self.job.ended = True
+        self.job.sink.put(Failed(error))
+
+    def _show(self, text: str) -> bool:
+        shown, stopped = self._stops.feed(text)
+        self._emit(shown)
+        return stopped
+
+    def _emit(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            if self.job.streams:
+                self.job.sink.put(Piece(text))
+
+    def _outcome(self, reason: Literal["stop", "length"], pin: Pin | None) -> Outcome:
+        now = time.perf_counter()
+        first = self._first_token or now
+        return Outcome(
+            text="".join(self._text),
+            finish_reason=reason,
+            prompt_tokens=len(self.job.tokens),
+            cached_tokens=self.cached,
+            created_tokens=self._created_tokens,
+            completion_tokens=self._generated,
+            source=self._start.source if self._start else None,
+            miss=self._miss,
+            notes=tuple(self._notes),
+            queue_s=self._started - self.job.created,
+            ttft_s=first - self.job.created,
+            prefill_s=first - self._started,
+            decode_s=now - first,
+            pin=pin,
+        )

@@ -1,0 +1,282 @@
+"""One forward per step for all requests in flight."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pinfold.decoding.generation import Generation
+from pinfold.decoding.job import Job, Mark, MissFacts
+from pinfold.decoding.planner import Planner
+from pinfold.engines.base import Engine, ForwardInterrupted, Span
+from pinfold.errors import (
+    CacheFullError,
+    DecodeError,
+    PinfoldError,
+    RequestCancelledError,
+    RequestTimeoutError,
+)
+from pinfold.sessions.manager import MIN_REUSE, SessionManager
+from pinfold.sessions.pins import PinRecord, digest_of
+from pinfold.sessions.prefix_tree import common_prefix
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["BatchLoop"]
+
+log = logging.getLogger("pinfold.worker")
+
+# Cells kept free for each request's answer when another is let in; one that outgrows them may pause the youngest.
+_HEADROOM = 128
+# Ids kept free for the pins that running requests make.
+_SPARE_SEQS = 2
+
+
+class BatchLoop:
+    """Lets requests in, runs them together, and hands their KV back. Everything runs on the engine's thread."""
+
+    def __init__(self, engine: Engine, manager: SessionManager, prefill_chunk: int) -> None:
+        self._engine = engine
+        self._manager = manager
+        self._capabilities = engine.capabilities
+        self._cuts = engine.capabilities.trim == "any"
+        self._planner = Planner(prefill_chunk, engine.max_tokens, cuts=self._cuts)
+        self._waiting: deque[Generation] = deque()
+        self._running: list[Generation] = []
+        self.in_flight: tuple[Generation, ...] = ()
+        """Requests in the forward that runs now; read by other threads that want to interrupt it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._waiting or self._running)
+
+    def submit(self, job: Job) -> None:
+        """Takes the job in; it starts when there is room."""
+        room = self._capabilities.n_ctx - len(job.tokens)
+        limit = min(job.options.max_tokens or room, room)
+        self._waiting.append(Generation(job, self._engine.tokenizer, limit))
+
+    def step(self) -> None:
+        """One forward, and what follows from it."""
+        self._reap()
+        self._manager.expire_pins()
+        self._admit()
+        planned = self._plan_within_room()
+        if not planned:
+            return
+        spans = [span for _, span in planned]
+        self.in_flight = tuple(g for g, _ in planned)
+        try:
+            logits = self._engine.forward(spans)
+        except ForwardInterrupted:
+            return
+        except CacheFullError as e:
+            self._make_way(e)
+            return
+        except DecodeError as e:
+            self._recover([g for g, _ in planned], e)
+            return
+        finally:
+            self.in_flight = ()
+        for (g, span), rows in zip(planned, logits, strict=True):
+            self._advance(g, span, rows)
+
+    def fail_all(self, error: PinfoldError) -> None:
+        """Ends every request with `error`."""
+        for g in [*self._running, *self._waiting]:
+            self._fail(g, error)
+
+    # --- letting requests in
+
+    def _reap(self) -> None:
+        now = time.perf_counter()
+        for g in [*self._running, *self._waiting]:
+            if g.job.cancelled:
+                self._fail(g, RequestCancelledError("The request was cancelled."))
+            elif g.job.deadline is not None and now > g.job.deadline:
+                msg = f"The request was stopped after {now - g.job.created:.1f} s. Give it a longer timeout."
+                self._fail(g, RequestTimeoutError(msg))
+
+    def _admit(self) -> None:
+        for g in list(self._waiting):
+            if len(self._running) + _SPARE_SEQS >= self._capabilities.n_seq or not self._fits(g):
+                return
+            if self._should_wait(g):
+                continue
+            self._waiting.remove(g)
+            try:
+                self._start(g)
+            except PinfoldError as e:
+                g.fail(e)
+
+    def _fits(self, g: Generation) -> bool:
+        held = sum(len(other.tokens) + _HEADROOM for other in self._running)
+        return not self._running or held + len(g.tokens) + _HEADROOM <= self._capabilities.n_cells
+
+    def _should_wait(self, g: Generation) -> bool:
+        """Whether a running request is about to compute a longer prefix of `g` than is known: compute it once."""
+        if not self._cuts or g.cold:
+            return False
+        if g.waits_for is not None:
+            other, length = g.waits_for
+            return other.seq is not None and other.evaluated < length
+        best, length = self._longest_in_flight(g)
+        if best is None or length < self._manager.best_length(g.tokens, g.job.salt) + MIN_REUSE:
+            return False
+        g.waits_for = (best, length)
+        return best.evaluated < length
+
+    def _longest_in_flight(self, g: Generation) -> tuple[Generation | None, int]:
+        best, longest = None, 0
+        for other in self._running:
+            if other.job.salt == g.job.salt:
+                shared = min(common_prefix(other.tokens, g.tokens), len(g.tokens) - 1)
+                if shared > longest:
+                    best, longest = other, shared
+        return best, longest
+
+    def _start(self, g: Generation) -> None:
+        tokens, salt = g.tokens, g.job.salt
+        other, length = g.waits_for or (None, 0)
+        if other is not None and other.seq is not None and other.evaluated >= length:
+            start = self._manager.start_from(other.seq, length)
+        else:
+            start = self._manager.start(tokens, salt, cold=g.cold)
+        if start.note:
+            g.note(start.note)
+        g.started(start, self._use_pins(g, start.length))
+        self._running.append(g)
+
+    def _use_pins(self, g: Generation, found: int) -> MissFacts | None:
+        """Counts the pins that the request reuses, plans to bring back those it covers, and names the one it missed."""
+        book = self._manager.pin_book
+        tokens, salt = g.job.tokens, g.job.salt
+        covering = book.covering(tokens, salt)
+        for record in covering:
+            self._manager.touch_pin(record, hit=found >= _reusable(record, tokens))
+        g.lost_pins = [r for r in covering if not self._manager.is_resident(r)]
+        nearest = book.nearest(tokens, salt)
+        if nearest is None or g.job.pin is not None:
+            return None
+        record, shared = nearest
+        evicted = shared >= _reusable(record, tokens)
+        if found >= _reusable(record, tokens) or (evicted and self._manager.is_resident(record)):
+            return None
+        return MissFacts(record.name, found if evicted else shared, len(record.tokens), evicted)
+
+    # --- running them
+
+    def _plan_within_room(self) -> list[tuple[Generation, Span]]:
+        while self._running:
+            planned = self._planner.plan(self._running)
+            if self._manager.make_room(sum(len(span.tokens) for _, span in planned)):
+                return planned
+            self._make_way(CacheFullError("The KV is full and nothing idle is left to give up. Raise kv_cells."))
+        return []
+
+    def _make_way(self, error: CacheFullError) -> None:
+        """Pauses the youngest request for the others' sake; fails it if it is the only one."""
+        youngest = self._running[-1]
+        if len(self._running) == 1:
+            self._fail(youngest, error)
+            return
+        self._running.remove(youngest)
+        if youngest.seq is not None:
+            self._manager.abandon(youngest.seq)
+        youngest.paused()
+        youngest.note("paused and computed again, because the KV was full")
+        self._waiting.appendleft(youngest)
+
+    def _recover(self, hit: Sequence[Generation], error: DecodeError) -> None:
+        """After a failed forward: a request that began on a reused prefix is tried once more from the start."""
+        log.error("a forward failed: %s", error)
+        for g in hit:
+            if g.cached and not g.cold:
+                self._running.remove(g)
+                if g.seq is not None:
+                    self._manager.abandon(g.seq)
+                g.paused()
+                g.cold = True
+                g.note("the forward failed on a reused prefix; the prompt was computed again from the start")
+                self._waiting.append(g)
+            else:
+                self._fail(g, error)
+
+    def _advance(self, g: Generation, span: Span, rows: NDArray[np.float32] | None) -> None:
+        g.evaluated += len(span.tokens)
+        if g.marks or g.lost_pins:
+            self._pin_what_is_due(g)
+        if g.job.pin is not None and g.evaluated == len(g.tokens):
+            self._finish_pin(g, g.job.pin)
+        elif rows is None:
+            g.report_progress()
+        else:
+            try:
+                reason = g.take(rows[-1])
+            except PinfoldError as e:
+                self._fail(g, e)
+                return
+            if reason is not None:
+                self._give_back(g)
+                g.finish(reason)
+
+    def _pin_what_is_due(self, g: Generation) -> None:
+        if g.seq is None:
+            return
+        try:
+            while g.marks and g.marks[0].length <= g.evaluated:
+                self._pin_mark(g, g.seq, g.marks.pop(0))
+            for record in [r for r in g.lost_pins if len(r.tokens) <= g.evaluated]:
+                g.lost_pins.remove(record)
+                self._manager.restore_pin(g.seq, record)
+        except PinfoldError as e:  # a cache fault is never an answer fault
+            g.note(f"not pinned: {e}")
+
+    def _pin_mark(self, g: Generation, seq: int, mark: Mark) -> None:
+        tokens = g.job.tokens[: mark.length]
+        known = self._manager.pin_book.exact(tokens, g.job.salt)
+        if known is not None and self._manager.is_resident(known):
+            return
+        name = "auto:" + digest_of(tokens, g.job.salt)[:12]
+        self._manager.pin(seq, PinRecord(name, tokens, g.job.salt, mark.ttl, automatic=True))
+        g.created_pin(mark.length)
+
+    def _finish_pin(self, g: Generation, record: PinRecord) -> None:
+        if g.seq is None:
+            return
+        try:
+            self._manager.pin(g.seq, record)
+        except PinfoldError as e:
+            self._fail(g, e)
+            return
+        g.created_pin(len(record.tokens))
+        self._running.remove(g)
+        self._manager.abandon(g.seq)
+        g.finish("stop", self._manager.view(record))
+
+    def _give_back(self, g: Generation) -> None:
+        """Keeps the request's KV, which holds exactly the first `evaluated` of its tokens."""
+        self._running.remove(g)
+        if g.seq is not None:
+            self._manager.finish(g.seq, g.tokens, g.job.salt, g.job.session)
+
+    def _fail(self, g: Generation, error: PinfoldError) -> None:
+        if g in self._waiting:
+            self._waiting.remove(g)
+        elif isinstance(error, DecodeError) and g.seq is not None:
+            self._running.remove(g)
+            self._manager.abandon(g.seq)
+        else:
+            self._give_back(g)
+        g.fail(error)
+
+
+def _reusable(record: PinRecord, tokens: Sequence[int]) -> int:
+    """Tokens of the pin that a prompt can reuse: one of the prompt is always left to compute."""
+    return min(len(record.tokens), len(tokens) - 1)

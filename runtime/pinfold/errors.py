@@ -1,0 +1,161 @@
+"""Every error that Pinfold raises. Each message says what happened and what to do about it.
+
+::
+
+    PinfoldError
+    ├── InvalidRequestError (also a ValueError)
+    │   ├── UnknownOptionError
+    │   ├── UnsupportedModeError
+    │   ├── ContextOverflowError
+    │   ├── ToolSchemaError
+    │   └── TemplateError
+    ├── ModelError
+    │   ├── ModelNotFoundError (also a FileNotFoundError)
+    │   └── ModelFormatError
+    ├── EngineError
+    │   ├── EngineUnavailableError
+    │   ├── DecodeError
+    │   ├── CacheFullError
+    │   └── TrimError
+    ├── SessionError
+    │   ├── SessionNotFoundError (also a KeyError)
+    │   ├── PinNotFoundError (also a KeyError)
+    │   └── PinExpiredError
+    ├── RequestCancelledError
+    ├── RequestTimeoutError (also a TimeoutError)
+    └── RuntimeClosedError
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CacheFullError",
+    "ContextOverflowError",
+    "DecodeError",
+    "EngineError",
+    "EngineUnavailableError",
+    "InvalidRequestError",
+    "ModelError",
+    "ModelFormatError",
+    "ModelNotFoundError",
+    "PinExpiredError",
+    "PinNotFoundError",
+    "PinfoldError",
+    "RequestCancelledError",
+    "RequestTimeoutError",
+    "RuntimeClosedError",
+    "SessionError",
+    "SessionNotFoundError",
+    "TemplateError",
+    "ToolSchemaError",
+    "TrimError",
+    "UnknownOptionError",
+    "UnsupportedModeError",
+]
+
+
+class PinfoldError(Exception):
+    """Base of everything below: catch this to catch all of Pinfold."""
+
+    def __str__(self) -> str:  # KeyError would otherwise quote the message
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidRequestError(PinfoldError, ValueError):
+    """The request cannot be served as written; nothing was computed or changed."""
+
+
+class UnknownOptionError(InvalidRequestError):
+    """An option that Pinfold does not have; the message names it and the nearest one that exists."""
+
+
+class UnsupportedModeError(InvalidRequestError):
+    """A mode that exists but cannot run here; the message has the reason and what works instead."""
+
+
+class ContextOverflowError(InvalidRequestError):
+    """The prompt does not fit the context window.
+
+    Attributes:
+        prompt_tokens: tokens in the rendered prompt.
+        n_ctx: tokens that one request may use, prompt and answer together.
+    """
+
+    def __init__(self, prompt_tokens: int, n_ctx: int) -> None:
+        super().__init__(
+            f"The prompt has {prompt_tokens} tokens and the context window holds {n_ctx}, one of which must stay "
+            f"free for the answer. Shorten the prompt, or open the Runtime with a larger n_ctx."
+        )
+        self.prompt_tokens = prompt_tokens
+        self.n_ctx = n_ctx
+
+    def __reduce__(self) -> tuple[type[ContextOverflowError], tuple[int, int]]:
+        return type(self), (self.prompt_tokens, self.n_ctx)
+
+
+class ToolSchemaError(InvalidRequestError):
+    """A tool definition or a response schema that is not one; the message names the tool and the place."""
+
+
+class TemplateError(InvalidRequestError):
+    """The model's chat template refused the messages, or is no valid template."""
+
+
+class ModelError(PinfoldError):
+    """The model that was named cannot be used."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """No file, folder, alias or repository of that name can be reached."""
+
+
+class ModelFormatError(ModelError):
+    """The file exists but is no model that the engine can load (truncated, another format, unknown architecture)."""
+
+
+class EngineError(PinfoldError):
+    """The engine below failed; the runtime goes on with the next request."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine's package is missing or does not load; the message has the install command."""
+
+
+class DecodeError(EngineError):
+    """A forward pass failed; the sequences that took part were dropped, never reused."""
+
+
+class CacheFullError(EngineError):
+    """No KV cell is left, even after everything idle was evicted."""
+
+
+class TrimError(EngineError):
+    """A sequence could not be cut back to the length asked for; it was dropped, never reused."""
+
+
+class SessionError(PinfoldError):
+    """A named session or pin cannot be used."""
+
+
+class SessionNotFoundError(SessionError, KeyError):
+    """No session of that name is known."""
+
+
+class PinNotFoundError(SessionError, KeyError):
+    """No pin of that name is known."""
+
+
+class PinExpiredError(SessionError):
+    """The pin's TTL has run out; pin it again."""
+
+
+class RequestCancelledError(PinfoldError):
+    """The request was cancelled before it ended."""
+
+
+class RequestTimeoutError(PinfoldError, TimeoutError):
+    """The request took longer than the timeout it was given; it was stopped and its KV released."""
+
+
+class RuntimeClosedError(PinfoldError):
+    """The Runtime has been closed; open a new one."""

@@ -1,0 +1,46 @@
+"""From the name of a model to the function that opens its engine. The only place that names concrete engines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pinfold.engines.base import Engine
+from pinfold.engines.probe import choose_engine
+from pinfold.errors import ModelNotFoundError
+from pinfold.models import resolve
+from pinfold.options import RuntimeOptions
+
+if TYPE_CHECKING:
+    from pinfold.engines.scripted import Script
+
+__all__ = ["open_engine"]
+
+
+def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions) -> tuple[Callable[[], Engine], str]:
+    """A function that opens the engine (to be called on the thread that will own it), and the model's short name.
+
+    Raises:
+        ModelError: there is no such model.
+        UnsupportedModeError, EngineUnavailableError: no engine runs it here; the message says why.
+    """
+    from pinfold.engines.scripted import Script, ScriptedEngine
+
+    if isinstance(model, Script):
+        return lambda: ScriptedEngine(model, options), "scripted"
+    found = resolve(model)
+    choice = choose_engine(found, options.engine)
+    if choice.engine == "scripted":
+        return lambda: ScriptedEngine(Script(), options), "scripted"
+    path = found.path
+    if path is None:
+        msg = f"The model {found.name} has no file to load."
+        raise ModelNotFoundError(msg)
+
+    def open_llama_cpp() -> Engine:
+        from pinfold.engines.llama_cpp.engine import LlamaCppEngine
+
+        return LlamaCppEngine(path, found.name, options)
+
+    return open_llama_cpp, found.name

@@ -1,0 +1,176 @@
+"""Every setting that a user can set, with defaults that work. An unknown name is refused with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pinfold.errors import InvalidRequestError, UnknownOptionError
+
+__all__ = ["ChatKeywords", "CompleteKeywords", "GenerationOptions", "Options", "RuntimeOptions", "parse_ttl"]
+
+_TTL_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_ttl(ttl: str | float | None) -> float | None:
+    """Seconds of a time to live such as ``"5m"``, ``"1h"``, ``90``; None means that it never ends.
+
+    Raises:
+        InvalidRequestError: it is no such time, or not positive.
+    """
+    if ttl is None:
+        return None
+    text = str(ttl).strip().lower()
+    scale = _TTL_UNITS.get(text[-1:], 0)
+    number = text[:-1] if scale else text
+    try:
+        seconds = float(number) * (scale or 1)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        msg = f"ttl={ttl!r} is no time to live. Give seconds, or a number with s, m, h or d such as '5m' or '1h'."
+        raise InvalidRequestError(msg)
+    return seconds
+
+
+class Options(BaseModel):
+    """Base of the option groups: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Options from keyword arguments.
+
+        Raises:
+            UnknownOptionError: a name that is no option, with the nearest one.
+            InvalidRequestError: a value out of its range, with the range.
+        """
+        for name in values:
+            if name not in cls.model_fields:
+                near = difflib.get_close_matches(name, cls.model_fields, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                msg = f"Unknown option {name!r}.{hint} Known options: {', '.join(sorted(cls.model_fields))}."
+                raise UnknownOptionError(msg)
+        try:
+            return cls(**values)
+        except ValidationError as e:
+            first = e.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            msg = f"Option {name!r}: {first['msg']} (got {first['input']!r})."
+            raise InvalidRequestError(msg) from e
+
+
+class RuntimeOptions(Options):
+    """How a Runtime is opened.
+
+    Attributes:
+        engine: ``auto`` (chosen by the probe), ``llama.cpp`` or ``scripted``.
+        n_ctx: tokens that one request may use, prompt and answer together; cut to what the model was trained for.
+        kv_cells: tokens of KV that all sessions together may hold; default 4 times n_ctx.
+        kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``.
+        n_threads: threads of a forward; default the physical cores.
+        n_gpu_layers: layers on the GPU where the build has one; -1 is all.
+        prefill_chunk: most prompt tokens in one forward; smaller ones stop sooner when cancelled.
+        max_sequences: most sessions, pins and requests whose KV is resident at once.
+        draft: ``auto`` or ``off``. Named drafters are refused until this version has them.
+        chat_template: a Jinja template to use in place of the model's own.
+        timeout: seconds after which a request that set no timeout is stopped; None is never.
+        progress: called as ``progress(done, total)`` during a prefill longer than a second.
+    """
+
+    engine: str = "auto"
+    n_ctx: int = Field(default=8192, ge=64)
+    kv_cells: int | None = Field(default=None, ge=64)
+    kv_resident: str = "f16"
+    n_threads: int | None = Field(default=None, ge=1, le=512)
+    n_gpu_layers: int = Field(default=-1, ge=-1)
+    prefill_chunk: int = Field(default=256, ge=16, le=4096)
+    max_sequences: int = Field(default=64, ge=4, le=240)
+    draft: str = "auto"
+    chat_template: str | None = None
+    timeout: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _cells_hold_one_request(self) -> Self:
+        if self.kv_cells is not None and self.kv_cells < self.n_ctx:
+            msg = f"kv_cells={self.kv_cells} cannot hold one request of n_ctx={self.n_ctx} tokens"
+            raise ValueError(msg)
+        return self
+
+
+class GenerationOptions(Options):
+    """How one answer is generated.
+
+    Attributes:
+        max_tokens: most tokens of the answer; None is as many as the context holds.
+        temperature: 0 is greedy; above, the distribution is sampled.
+        top_k: only the k most likely tokens; 0 is off.
+        top_p: the smallest set whose probability reaches p; 1 is off.
+        min_p: only tokens at least this fraction as likely as the best; 0 is off.
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen lately; 1 is off.
+        presence_penalty: subtracted from the logit of each token generated before; 0 is off.
+        frequency_penalty: subtracted once for each time it was generated; 0 is off.
+        penalty_window: tokens (prompt included) that repetition_penalty looks back on.
+        seed: makes sampling repeatable; None draws a fresh one.
+        stop: strings that end the answer, in addition to the model's own; never part of it.
+        timeout: seconds until the request is stopped with RequestTimeoutError; None uses the Runtime's.
+    """
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=0.0, ge=0.0, le=100.0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    presence_penalty: float = Field(default=0.0, ge=-10.0, le=10.0)
+    frequency_penalty: float = Field(default=0.0, ge=-10.0, le=10.0)
+    penalty_window: int = Field(default=64, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+    stop: tuple[str, ...] = ()
+    timeout: float | None = Field(default=None, gt=0)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop_is_a_list(cls, stop: Any) -> Any:
+        if stop is None:
+            return ()
+        return (stop,) if isinstance(stop, str) else tuple(stop)
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not s for s in stop):
+            msg = "an empty stop string would end every answer at once"
+            raise ValueError(msg)
+        return stop
+
+
+class CompleteKeywords(TypedDict, total=False):
+    """Keyword arguments of `Runtime.complete`: a salt, and the fields of `GenerationOptions`."""
+
+    salt: str | None
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    penalty_window: int
+    seed: int | None
+    stop: Sequence[str] | str | None
+    timeout: float | None
+
+
+class ChatKeywords(CompleteKeywords, total=False):
+    """Keyword arguments of `Runtime.chat`: those of `complete`, and what a chat has besides."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: Any
+    response_format: Mapping[str, Any] | None
+    session: str | None

@@ -1,0 +1,254 @@
+"""Constrained output: a grammar that the answer cannot leave, as a mask on the logits of each step.
+
+The grammars are llguidance's. JSON has one form here, that in which prompts show calls: ``", "`` and ``": "`` and no
+other white space, properties in the schema's order. So most of a call is forced, and it reads back to the same tokens
+when the next turn's prompt repeats it.
+
+Strings, numbers and lists may grow as long as their schema lets them: a model that does not end one goes on until
+max_tokens, and the call is then reported as cut off. To bound them, say so in the schema (``maxLength``, ``maxItems``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
+from pinfold.output.schema import narrowed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Constraint", "forget_grammars", "json_object_constraint", "schema_constraint", "tool_call_constraint"]
+
+_MAX_GRAMMARS = 64
+_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_DECLARES = (
+    *("properties", "additionalProperties", "patternProperties"),
+    *("$ref", "allOf", "anyOf", "oneOf", "const", "enum"),
+)
+
+
+class Constraint:
+    """Where one answer stands in its grammar. Owned by one request; not for several threads at once."""
+
+    __slots__ = ("_ends", "_matcher", "_past_end", "_tokenizer")
+
+    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
+        self._matcher = matcher
+        self._tokenizer = tokenizer
+        self._ends = frozenset(tokenizer.eos_tokens)
+        self._past_end = 0  # end tokens after the grammar was complete; the matcher does not count those
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        """Sets the logits of all tokens that may not come next to -inf, in place.
+
+        `logits` has shape [n_vocab]; entries past the tokenizer's vocabulary are forbidden too.
+
+        Raises:
+            DecodeError: the grammar became too complex to follow.
+        """
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        allowed = np.flatnonzero(
+            np.unpackbits(mask, count=min(self._tokenizer.vocab_size, len(logits)), bitorder="little")
+        )
+        kept = logits[allowed]
+        logits.fill(-np.inf)
+        logits[allowed] = kept
+
+    def accept(self, token: int) -> None:
+        """Goes on by `token`, one that `apply` left possible. An end-of-sequence token counts as one.
+
+        Raises:
+            DecodeError: the grammar forbids `token` here.
+        """
+        if token in self._ends and self.finished:
+            self._past_end += 1
+            return
+        self._matcher.consume_token(token)
+        self._check()
+
+    @property
+    def finished(self) -> bool:
+        """The grammar is complete: nothing but the end may follow."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    @property
+    def allowed_end(self) -> bool:
+        """The answer may end here; it may also go on, unless it is `finished`."""
+        return bool(self._matcher.is_accepting())
+
+    def rollback(self, tokens: int) -> None:
+        """Takes back the last `tokens` accepted.
+
+        Raises:
+            DecodeError: fewer were accepted, or the grammar has failed.
+        """
+        past_end = min(tokens, self._past_end)
+        self._past_end -= past_end
+        if tokens > past_end and not self._matcher.rollback(tokens - past_end):
+            msg = f"The grammar cannot go back by {tokens} tokens: {_first_line(self._matcher.get_error())}"
+            raise DecodeError(msg)
+
+    def copy(self) -> Constraint:
+        """A second constraint at the same place, to go on apart from this one."""
+        twin = Constraint(self._matcher.deep_copy(), self._tokenizer)
+        twin._past_end = self._past_end
+        return twin
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            msg = (
+                f"The grammar of this answer could not be followed: {_first_line(self._matcher.get_error())}. "
+                f"Simplify the schema that constrains it."
+            )
+            raise DecodeError(msg)
+
+
+def tool_call_constraint(
+    grammar_tokenizer: LLTokenizer,
+    tools: Sequence[Mapping[str, Any]],
+    choice: str | Mapping[str, Any] = "required",
+    *,
+    open_text: str = "<tool_call>\n",
+    close_text: str = "\n</tool_call>",
+    parallel: bool = False,
+) -> Constraint:
+    """An answer that is one call of one of `tools`, or with `parallel` one or more, parted by newlines.
+
+    Arguments satisfy the tool's schema and are only those that it lists (see `schema.narrowed`).
+
+    Args:
+        tools: ``{"type": "function", "function": {"name", "parameters"}}``.
+        choice: "required", or the one tool to call: its name or ``{"type": "function", "function": {"name": ...}}``.
+        open_text: what a call begins with, in tokens as the model's prompts have it.
+        close_text: what it ends with.
+
+    Raises:
+        InvalidRequestError: there is no tool, or none of the name in `choice`.
+        ToolSchemaError: a tool's parameters are no schema, or use a keyword that a grammar cannot hold to.
+    """
+    offered = _chosen([dict(tool["function"]) for tool in tools], choice)
+    schemas = [_parameters(tool) for tool in offered]
+    opening, closing = _literal(grammar_tokenizer, open_text), _literal(grammar_tokenizer, close_text)
+    rules = [
+        'start: call ("\\n" call)*' if parallel else "start: call",
+        f"call: {opening} ({' | '.join(f'call_{i}' for i in range(len(offered)))}) {closing}",
+    ]
+    for i, (tool, schema) in enumerate(zip(offered, schemas, strict=True)):
+        head = f'{{"name": {json.dumps(tool["name"], ensure_ascii=False)}, "arguments": '
+        rules += [f'call_{i}: {_quoted(head)} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
+    matcher, error = _compiled(grammar_tokenizer, "\n".join(rules))
+    if not error:
+        return Constraint(matcher.deep_copy(), grammar_tokenizer)
+    for tool, schema in zip(offered, schemas, strict=True):
+        _, alone = _compiled(grammar_tokenizer, f"start: %json {schema}")
+        if alone:
+            msg = (
+                f"Tool {tool['name']!r}: a call cannot be held to its parameters: {_first_line(alone)}. "
+                f"Change that part of the schema, or use tool_choice='auto'."
+            )
+            raise ToolSchemaError(msg)
+    msg = f"No grammar for these tools: {_first_line(error)}. Offer fewer tools, or use tool_choice='auto'."
+    raise ToolSchemaError(msg)
+
+
+def schema_constraint(grammar_tokenizer: LLTokenizer, schema: Any) -> Constraint:
+    """An answer that is JSON satisfying `schema`, a dict (see `schema.narrowed`).
+
+    Raises:
+        ToolSchemaError: it is no schema, or uses a keyword that a grammar cannot hold to.
+    """
+    if not isinstance(schema, Mapping):
+        msg = f"The response schema is no JSON schema but {type(schema).__name__}; give a dict."
+        raise ToolSchemaError(msg)
+    text = _schema_text("The response schema", schema)
+    matcher, error = _compiled(grammar_tokenizer, f"start: %json {text}")
+    if error:
+        msg = f"The response schema: an answer cannot be held to it: {_first_line(error)}. Change that part of it."
+        raise ToolSchemaError(msg)
+    return Constraint(matcher.deep_copy(), grammar_tokenizer)
+
+
+def json_object_constraint(grammar_tokenizer: LLTokenizer) -> Constraint:
+    """An answer that is one JSON object, whatever is in it."""
+    return schema_constraint(grammar_tokenizer, {"type": "object"})
+
+
+def forget_grammars() -> None:
+    """Empties the cache of compiled grammars, which keeps its tokenizers alive."""
+    _compiled.cache_clear()
+
+
+def _chosen(tools: list[dict[str, Any]], choice: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+    if not tools:
+        msg = "A tool call was required and no tool was offered; pass tools, or tool_choice='none'."
+        raise InvalidRequestError(msg)
+    if choice == "required":
+        return tools
+    name = choice if isinstance(choice, str) else choice["function"]["name"]
+    chosen = [tool for tool in tools if tool["name"] == name]
+    if not chosen:
+        names = ", ".join(tool["name"] for tool in tools)
+        msg = f"tool_choice names {name!r}, which was not offered. Offered: {names}."
+        raise InvalidRequestError(msg)
+    return chosen
+
+
+def _parameters(tool: Mapping[str, Any]) -> str:
+    """The schema of a tool's arguments, always an object's; a tool that declares none takes none."""
+    where = f"Tool {tool['name']!r}"
+    schema = tool.get("parameters") or {"type": "object"}
+    kind = schema.get("type", "object") if isinstance(schema, Mapping) else None
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        msg = f"{where}: its parameters are no schema of an object. Give {{'type': 'object', 'properties': ...}}."
+        raise ToolSchemaError(msg)
+    declares_none = not any(key in schema for key in _DECLARES)
+    return _schema_text(where, {**schema, "type": "object", **({"properties": {}} if declares_none else {})})
+
+
+def _schema_text(where: str, schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps({**narrowed(schema), "x-guidance": _JSON_FORM}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as e:
+        msg = f"{where} is no JSON schema: {e}. Give plain JSON values."
+        raise ToolSchemaError(msg) from e
+
+
+@lru_cache(maxsize=_MAX_GRAMMARS)
+def _compiled(grammar_tokenizer: LLTokenizer, grammar: str) -> tuple[LLMatcher, str]:
+    """A matcher at the beginning of `grammar`, to be copied, and the error if there is one."""
+    limits = LLParserLimits(verbose_errors=False)  # an error would quote the answer so far
+    matcher = LLMatcher(grammar_tokenizer, grammar, log_level=0, limits=limits)
+    return matcher, matcher.get_error() if matcher.is_error() else ""
+
+
+def _literal(grammar_tokenizer: LLTokenizer, text: str) -> str:
+    """`text` as terms of the grammar. What is one special token to the model must be that token, not its characters."""
+    terms = []
+    for special, piece in _special_pieces(grammar_tokenizer, text):
+        before, _, text = text.partition(piece)
+        terms += [_quoted(before)] if before else []
+        terms.append(f"<[{special}]>")
+    return " ".join([*terms, _quoted(text)] if text else terms)
+
+
+def _special_pieces(grammar_tokenizer: LLTokenizer, text: str) -> Iterator[tuple[int, str]]:
+    for token in grammar_tokenizer.tokenize_str(text, parse_special=True):
+        piece = grammar_tokenizer.decode_str([token])
+        if grammar_tokenizer.is_special_token(token) and piece in text:
+            yield token, piece
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _first_line(error: str) -> str:
+    return error.partition("\n")[0].rstrip(".")

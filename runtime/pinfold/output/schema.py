@@ -1,0 +1,81 @@
+"""JSON schemas made ready for a grammar. Every answer that the result allows satisfies the schema as it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["KNOWN_FORMATS", "narrowed"]
+
+KNOWN_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
+)
+"""The values of ``format`` that a grammar can hold an answer to."""
+
+_ONE = ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
+_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_COMBINE = ("$ref", "allOf", "anyOf", "oneOf")
+_OPENS = ("additionalProperties", "minProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
+
+
+def narrowed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which
+
+    - an object that lists its properties and says nothing of others has no others: a small model would go on inventing
+      them. A schema that puts one object together from several parts is left as it is in this;
+    - a ``format`` that no grammar knows is left out, as JSON Schema has those who do not know one do.
+    """
+    close = not any(_puts_together(part) for part in _parts(schema))
+    return _narrowed(schema, close)
+
+
+def _narrowed(schema: Mapping[str, Any], close: bool) -> dict[str, Any]:
+    out = dict(schema)
+    if isinstance(out.get("format"), str) and out["format"] not in KNOWN_FORMATS:
+        del out["format"]
+    for key in out:
+        out[key] = _narrowed_value(key, out[key], close)
+    if close and _lists_all(out):
+        out["additionalProperties"] = False
+    return out
+
+
+def _narrowed_value(key: str, value: Any, close: bool) -> Any:
+    if isinstance(value, Mapping) and key in _ONE:
+        return _narrowed(value, close)
+    if isinstance(value, Mapping) and key in _MAPS:
+        return {name: _narrowed(part, close) if isinstance(part, Mapping) else part for name, part in value.items()}
+    if isinstance(value, list) and key in _LISTS:
+        return [_narrowed(part, close) if isinstance(part, Mapping) else part for part in value]
+    return value
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """`schema` and every schema within it."""
+    yield schema
+    for key, value in schema.items():
+        within: Any = ()
+        if isinstance(value, Mapping) and key in _ONE:
+            within = (value,)
+        elif isinstance(value, Mapping) and key in _MAPS:
+            within = value.values()
+        elif isinstance(value, list) and key in _LISTS:
+            within = value
+        for part in within:
+            if isinstance(part, Mapping):
+                yield from _parts(part)
+
+
+def _puts_together(schema: Mapping[str, Any]) -> bool:
+    """Whether several schemas apply to one object here, so that closing one would shut out another's properties."""
+    combining = [key for key in _COMBINE if key in schema]
+    several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
+    return several or len(combining) > 1 or bool(combining and "properties" in schema)
+
+
+def _lists_all(schema: Mapping[str, Any]) -> bool:
+    listed, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(listed, Mapping) or not isinstance(required, list) or any(key in schema for key in _OPENS):
+        return False
+    return all(isinstance(name, str) and name in listed for name in required)

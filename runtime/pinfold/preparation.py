@@ -1,0 +1,195 @@
+"""A caller's request -> a job for the worker and the answer that its events become. Runs on the caller's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pinfold.answer import Answer, PlainText
+from pinfold.decoding.job import Job, Mark, Sink
+from pinfold.engines.base import Tokenizer
+from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
+from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions
+from pinfold.output.parser import OutputParser
+from pinfold.prompt.renderer import Prompt, PromptRenderer
+from pinfold.results import DraftReport
+from pinfold.sessions.pins import PinRecord
+
+if TYPE_CHECKING:
+    from pinfold.output.constrain import Constraint
+
+__all__ = ["Preparation", "Request"]
+
+# What an ephemeral mark lasts for where it names no ttl, as with the hosted APIs that have such marks.
+_MARK_TTL = 300.0
+
+
+class Request:
+    """A prepared request: everything that can be refused has been, and nothing has been computed."""
+
+    def __init__(self, prompt: Prompt, options: GenerationOptions, answer: Answer, *, began: float, **job: Any) -> None:
+        self.answer = answer
+        self._fields = {"tokens": list(prompt.tokens), "options": options, **job}
+        self._prepared_in = time.perf_counter() - began
+
+    def job(self, sink: Sink, *, streams: bool) -> Job:
+        """The job; its clock starts now, with the time that preparing took on it already."""
+        job = Job(sink=sink, streams=streams, created=time.perf_counter() - self._prepared_in, **self._fields)
+        if job.options.timeout is not None:
+            job.deadline = job.created + job.options.timeout
+        return job
+
+
+class Preparation:
+    """Prepares the requests of one runtime."""
+
+    def __init__(
+        self,
+        model: str,
+        renderer: PromptRenderer,
+        tokenizer: Tokenizer,
+        options: RuntimeOptions,
+        n_ctx: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._model = model
+        self._renderer = renderer
+        self._tokenizer = tokenizer
+        self._timeout = options.timeout
+        self._n_ctx = n_ctx
+        self._progress = progress
+        self._draft = _draft_report(options.draft)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], keywords: ChatKeywords) -> Request:
+        """A chat request. Raises InvalidRequestError and the kinds below it."""
+        began = time.perf_counter()
+        generation: dict[str, Any] = dict(keywords)
+        tools, response_format = generation.pop("tools", None), generation.pop("response_format", None)
+        salt, session = generation.pop("salt", None), generation.pop("session", None)
+        tool_choice = generation.pop("tool_choice", "auto")
+        options = self._options(generation)
+        prompt = self._renderer.render(messages, tools, tool_choice=tool_choice)
+        self._check_length(prompt)
+        choice = prompt.tool_choice
+        constraint = self._constraint(prompt, response_format)
+        opened = self._renderer.generation_prefix.rstrip().endswith("<think>")
+        parser = OutputParser(
+            tools=[tool.name for tool in prompt.tools],
+            expect=_expectation(choice.mode, response_format),
+            reasoning_open=opened,
+        )
+        marks = tuple(Mark(b.tokens, b.ttl if b.ttl is not None else _MARK_TTL) for b in prompt.breakpoints)
+        return Request(
+            prompt,
+            options.model_copy(update={"stop": (*options.stop, *self._renderer.stop)}),
+            self._answer(prompt, parser),
+            salt=salt,
+            session=session,
+            constraint=constraint,
+            marks=marks,
+            reports_progress=self._progress is not None,
+            began=began,
+        )
+
+    def complete(self, text: str, keywords: CompleteKeywords) -> Request:
+        """A request for raw text, without a template."""
+        began = time.perf_counter()
+        generation: dict[str, Any] = dict(keywords)
+        salt = generation.pop("salt", None)
+        options = self._options(generation)
+        prompt = self._renderer.raw(text)
+        self._check_length(prompt)
+        if not prompt.tokens:
+            msg = "The prompt is empty. Give at least one character."
+            raise InvalidRequestError(msg)
+        answer = self._answer(prompt, PlainText())
+        progress = self._progress is not None
+        return Request(prompt, options, answer, began=began, salt=salt, reports_progress=progress)
+
+    def pin(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        make_record: Callable[[list[int], str | None], PinRecord],
+        salt: str | None,
+    ) -> Request:
+        """A request that computes the stable prefix of `messages` and `tools` and keeps it as a pin."""
+        began = time.perf_counter()
+        prefix = self._renderer.prefix(messages, tools)
+        self._check_length(prefix.prompt)
+        if not prefix.tokens:
+            msg = f"Nothing of this prompt can be pinned. {prefix.warning or ''}".rstrip()
+            raise InvalidRequestError(msg)
+        return Request(
+            prefix.prompt,
+            self._options({}),
+            self._answer(prefix.prompt, PlainText()),
+            began=began,
+            salt=salt,
+            pin=make_record(list(prefix.tokens), prefix.warning),
+            reports_progress=self._progress is not None,
+        )
+
+    def _options(self, generation: Mapping[str, Any]) -> GenerationOptions:
+        options = GenerationOptions.parse(generation)
+        return options if options.timeout else options.model_copy(update={"timeout": self._timeout})
+
+    def _check_length(self, prompt: Prompt) -> None:
+        if len(prompt.tokens) >= self._n_ctx:
+            raise ContextOverflowError(len(prompt.tokens), self._n_ctx)
+
+    def _answer(self, prompt: Prompt, parser: OutputParser | PlainText) -> Answer:
+        return Answer(
+            prompt,
+            parser,
+            lambda text: len(self._tokenizer.encode(text)) if text else 0,
+            model=self._model,
+            draft=self._draft,
+            progress=self._progress,
+        )
+
+    def _constraint(self, prompt: Prompt, response_format: Mapping[str, Any] | None) -> Constraint | None:
+        choice = prompt.tool_choice
+        forced = choice.mode in ("required", "named")
+        if response_format is not None and prompt.tools and choice.mode != "none":
+            msg = "Tools and response_format together are not in this version. Set tool_choice='none' or drop one."
+            raise UnsupportedModeError(msg)
+        if not forced and response_format is None:
+            return None
+        grammar_tokenizer = self._tokenizer.grammar_tokenizer()
+        from pinfold.output import constrain
+
+        if forced:
+            tools = [tool.spec for tool in prompt.tools]
+            return constrain.tool_call_constraint(grammar_tokenizer, tools, choice.name or "required")
+        kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+        if kind == "json_object":
+            return constrain.json_object_constraint(grammar_tokenizer)
+        if kind == "json_schema":
+            return constrain.schema_constraint(grammar_tokenizer, _schema_of(response_format))
+        msg = f"response_format={response_format!r}: its type is one of 'json_object', 'json_schema'."
+        raise InvalidRequestError(msg)
+
+
+def _expectation(mode: str, response_format: Any) -> Literal["auto", "none", "required"]:
+    if response_format is not None or mode == "none":
+        return "none"
+    return "auto" if mode == "auto" else "required"
+
+
+def _schema_of(response_format: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    inner = (response_format or {}).get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping):
+        msg = "response_format of type 'json_schema' needs {'json_schema': {'schema': {...}}}."
+        raise InvalidRequestError(msg)
+    return schema
+
+
+def _draft_report(requested: str) -> DraftReport:
+    if requested not in ("auto", "off"):
+        msg = f"draft={requested!r}: this version has no drafter of that name. Use 'auto' or 'off'."
+        raise UnsupportedModeError(msg)
+    reason = "it was asked for" if requested == "off" else "this version has no drafters: decoding is plain"
+    return DraftReport(requested=requested, effective="off", reason=reason)

@@ -1,0 +1,40 @@
+"""The prompt room: messages and tools become tokens.
+
+Enters: OpenAI-style message and tool dicts, the model's chat template (untrusted), an engine's `Tokenizer`.
+Leaves: a `Prompt` (tokens, where each cache mark ends, what stands at any token) or a `PinnedPrefix`.
+Not imported here: engines, sessions, decoding, numpy. Only errors, options and the contract in engines.base.
+
+The walk: ``messages`` and ``tools`` check and normalise the request, ``adapt`` fits it to what ``traits`` learned about
+the template, ``template`` renders it in the ``sandbox``, ``renderer`` tokenises it, ``segments`` finds places in it and
+``stability`` says where a growing conversation stops being a prefix of itself.
+"""
+
+from __future__ import annotations
+
+from pinfold.prompt.messages import Conversation, FunctionCall, Message, normalize
+from pinfold.prompt.renderer import PinnedPrefix, Prompt, PromptRenderer
+from pinfold.prompt.segments import Breakpoint, Place
+from pinfold.prompt.stability import GrowthBreak, explain_growth
+from pinfold.prompt.template import ChatTemplate
+from pinfold.prompt.tools import Tool, ToolChoice, canonical_tools, parse_tool_choice
+from pinfold.prompt.traits import TemplateTraits
+
+__all__ = [
+    "Breakpoint",
+    "ChatTemplate",
+    "Conversation",
+    "FunctionCall",
+    "GrowthBreak",
+    "Message",
+    "PinnedPrefix",
+    "Place",
+    "Prompt",
+    "PromptRenderer",
+    "TemplateTraits",
+    "Tool",
+    "ToolChoice",
+    "canonical_tools",
+    "explain_growth",
+    "normalize",
+    "parse_tool_choice",
+]

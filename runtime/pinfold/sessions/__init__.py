@@ -1,0 +1,10 @@
+"""Sessions: tokens -> KV that already exists.
+
+In: the tokens of a prompt and a salt. Out: an engine sequence that already holds the longest prefix known, and a
+report of what was found. Everything here runs on the engine's owner thread. It may import errors, results and
+engines.base; it knows nothing of text, templates or sampling.
+
+    prefix_tree.py  the longest common prefix among token sequences
+    pins.py         pins and their times to live
+    manager.py      which sequence id holds what; reuse, commit, eviction
+"""

@@ -1,0 +1,139 @@
+"""The engine's one thread: a queue in front of it, batching on it, cancellation through it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pinfold.decoding.job import Failed, Job
+from pinfold.decoding.loop import BatchLoop
+from pinfold.engines.base import Engine
+from pinfold.errors import EngineError, PinfoldError, RuntimeClosedError
+from pinfold.sessions.manager import SessionManager
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("pinfold.worker")
+R = TypeVar("R")
+
+
+class Worker:
+    """Opens the engine on a thread of its own and runs jobs on it until `close`. Safe from any thread."""
+
+    def __init__(self, open_engine: Callable[[], Engine], prefill_chunk: int) -> None:
+        self._open_engine = open_engine
+        self._prefill_chunk = prefill_chunk
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        opened: Future[Engine] = Future()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="pinfold-engine", daemon=True)
+        self._thread.start()
+        self.engine = opened.result()
+
+    def submit(self, job: Job) -> None:
+        """Queues `job`; its events go to its sink. Raises RuntimeClosedError."""
+        self._put(lambda: self._submit(job))
+
+    @contextmanager
+    def running(self, job: Job) -> Iterator[None]:
+        """Submits `job`; however the block is left, its work has ended or is cancelled."""
+        self.submit(job)
+        try:
+            yield
+        finally:
+            self.cancel(job)
+
+    def cancel(self, job: Job) -> None:
+        """Stops `job` within one step; a forward that only serves cancelled jobs is interrupted."""
+        if job.ended:
+            return
+        job.cancelled = True
+        in_flight = self._loop.in_flight
+        if in_flight and all(g.job.cancelled for g in in_flight):
+            self.engine.interrupt()
+        self._commands.put(_nothing)
+
+    def call(self, function: Callable[[SessionManager], R]) -> R:
+        """Runs `function` on the engine's thread, between two steps, and returns what it returns."""
+        future: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(self._manager))
+            except PinfoldError as e:
+                future.set_exception(e)
+
+        self._put(run)
+        return future.result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Ends all requests with RuntimeClosedError and frees the engine. Calling it twice is fine."""
+        with self._lock:
+            self._closing.set()
+        self.engine.interrupt()
+        self._commands.put(_nothing)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _put(self, command: Callable[[], None]) -> None:
+        with self._lock:  # nothing may enter the queue after the thread has emptied it for the last time
+            if self._closing.is_set():
+                msg = "This Runtime is closed. Open a new one."
+                raise RuntimeClosedError(msg)
+            self._commands.put(command)
+
+    def _submit(self, job: Job) -> None:
+        if self._closing.is_set():
+            job.sink.put(Failed(RuntimeClosedError("The Runtime was closed before the request ran.")))
+        else:
+            self._loop.submit(job)
+
+    def _run(self, opened: Future[Engine]) -> None:
+        try:
+            engine = self._open_engine()
+        except Exception as e:  # noqa: BLE001 - whatever it is, it belongs to the caller who waits for the engine
+            opened.set_exception(e)
+            return
+        self._manager = SessionManager(engine)
+        self._loop = BatchLoop(engine, self._manager, self._prefill_chunk)
+        opened.set_result(engine)
+        try:
+            while not self._closing.is_set():
+                self._drain(block=not self._loop.busy)
+                self._step()
+        finally:
+            self._loop.fail_all(RuntimeClosedError("The Runtime was closed while the request ran."))
+            self._drain(block=False)
+            engine.close()
+
+    def _drain(self, *, block: bool) -> None:
+        try:
+            while True:
+                self._commands.get(block=block)()
+                block = False
+        except queue.Empty:
+            return
+
+    def _step(self) -> None:
+        try:
+            self._loop.step()
+        except Exception as e:
+            log.exception("a step failed")
+            error = EngineError(f"The engine's thread met an unexpected fault ({type(e).__name__}: {e}).")
+            error.__cause__ = e
+            self._loop.fail_all(error)
+
+
+def _nothing() -> None:
+    """Wakes the thread up."""

@@ -1,0 +1,73 @@
+"""langchain-tests' standard integration suite, on the embedded model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+from langchain_pinfold import ChatPinfold
+
+_INSTRUCTIONS = "You answer questions about the sea, the harbour and the ships in it. " * 8
+
+
+@pytest.mark.filterwarnings("ignore:.* is in beta")
+class TestChatPinfoldIntegration(ChatModelIntegrationTests):
+    @property
+    def chat_model_class(self) -> type[ChatPinfold]:
+        return ChatPinfold
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": "smollm2", "n_ctx": 2048, "max_tokens": 96}
+
+    @property
+    def has_tool_calling(self) -> bool:
+        return True
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return True
+
+    @property
+    def has_structured_output(self) -> bool:
+        return True
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return True
+
+    @property
+    def returns_usage_metadata(self) -> bool:
+        return True
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_model_override(self) -> bool:
+        return True
+
+    @property
+    def supported_usage_metadata_details(self) -> dict[Any, Any]:
+        details = ["cache_read_input", "cache_creation_input"]
+        return {"invoke": details, "stream": details}
+
+    def invoke_with_cache_read_input(self, *, stream: bool = False) -> AIMessage:
+        return self._second_turn(cache_control=None, stream=stream)
+
+    def invoke_with_cache_creation_input(self, *, stream: bool = False) -> AIMessage:
+        return self._second_turn(cache_control={"type": "ephemeral"}, stream=stream)
+
+    def _second_turn(self, *, cache_control: dict[str, Any] | None, stream: bool) -> AIMessage:
+        model = ChatPinfold(**{**self.chat_model_params, "max_tokens": 4})
+        mark = {"cache_control": cache_control} if cache_control else {}
+        messages = [SystemMessage([{"type": "text", "text": _INSTRUCTIONS, **mark}]), HumanMessage("Hello")]
+        model.invoke(messages)
+        if not stream:
+            return model.invoke(messages)
+        first, *rest = model.stream(messages)
+        return sum(rest, first)

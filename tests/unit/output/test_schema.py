@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinfold.output.schema import narrowed
+
+TEXT = {"type": "string"}
+
+
+def test_an_object_that_lists_its_properties_is_closed_at_every_depth() -> None:
+    inner = {"type": "object", "properties": {"a": TEXT}}
+    schema = {
+        "type": "object",
+        "properties": {"one": inner, "many": {"type": "array", "items": inner}, "ref": {"$ref": "#/$defs/n"}},
+        "$defs": {"n": {"type": "object", "properties": {"next": {"anyOf": [inner, {"type": "null"}]}}}},
+    }
+    closed = narrowed(schema)
+    shut = {**inner, "additionalProperties": False}
+    assert closed["additionalProperties"] is False
+    assert closed["properties"]["one"] == shut
+    assert closed["properties"]["many"]["items"] == shut
+    assert closed["$defs"]["n"]["additionalProperties"] is False
+    assert closed["$defs"]["n"]["properties"]["next"]["anyOf"][0] == shut
+    assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": TEXT}, "additionalProperties": TEXT},
+        {"type": "object", "properties": {"a": TEXT}, "patternProperties": {"^x": TEXT}},
+        {"type": "object", "properties": {"a": TEXT}, "required": ["a", "b"]},
+        {"type": "object", "properties": {"a": TEXT}, "minProperties": 2},
+        {"allOf": [{"properties": {"a": TEXT}}, {"properties": {"b": TEXT}}]},
+        {"properties": {"a": TEXT}, "anyOf": [{"properties": {"b": TEXT}}]},
+        {"$ref": "#/$defs/a", "properties": {"b": TEXT}, "$defs": {"a": {"properties": {"a": TEXT}}}},
+        {"properties": {"x": {"const": {"properties": {}}}}, "additionalProperties": False},
+        {"enum": [{"properties": {"a": 1}}], "default": {"properties": {}}},
+    ],
+)
+def test_where_more_may_be_meant_it_stays(schema: dict[str, Any]) -> None:
+    assert narrowed(schema) == schema
+
+
+def test_a_format_that_no_grammar_knows_is_left_out() -> None:
+    schema = {"properties": {"format": {"type": "string", "format": "path"}, "when": {"format": "date-time"}}}
+    properties = narrowed(schema)["properties"]
+    assert properties == {"format": {"type": "string"}, "when": {"format": "date-time"}}
+
+
+def test_parts_that_are_no_schemas_are_left_to_the_compiler() -> None:
+    schema = {"properties": [1], "items": 3, "anyOf": "x", "$defs": {"a": 1}, "format": 5, "required": "a"}
+    assert narrowed(schema) == schema
