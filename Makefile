@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 BENCH_INSTALLED := $(VENV)/.installed-bench
 JOBS := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
-PIP := CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip --quiet
+PIP := CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -25,15 +25,17 @@ demo: $(INSTALLED) ## Run the coding agent on the embedded model (ARGS="--model 
 test: $(INSTALLED) ## Run the tests (ARGS="-k name" for some)
 	$(BIN)/python -m pytest -q $(ARGS)
 
-check: $(INSTALLED) ## Lint, format, types, import arrows, docs
+check: $(INSTALLED) ## Lint, format, types, import arrows, docs, wheel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/support/docs_check.py
+	$(BIN)/python tests/support/wheel_check.py
 
 bench: $(BENCH_INSTALLED) ## Measure the figures that README quotes (some minutes)
-	$(BIN)/python -m pytest -q -s -m "" tests/benchmarks $(ARGS)
+	$(BIN)/python tests/benchmarks/agents.py $(ARGS)
+	$(BIN)/python tests/benchmarks/decoding.py $(ARGS)
 
 soak: $(INSTALLED) ## Run the long reliability tests
 	$(BIN)/python -m pytest -q -m soak tests/reliability $(ARGS)

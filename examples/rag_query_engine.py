@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collector = ReportCollector()
     get_dispatcher().add_event_handler(collector)
     try:
-        llm = Pinfold(options.model, n_ctx=N_CTX, max_tokens=options.max_tokens)
+        llm = Pinfold(options.model, n_ctx=N_CTX, max_tokens=options.max_tokens, repetition_penalty=1.1)
         Settings.tokenizer = llm.tokenizer  # LlamaIndex counts as the model does; its own would need a download
         nodes = load_nodes(options.docs, llm)
         if not nodes:

@@ -8,9 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is first imported
 os.environ["LANGSMITH_TRACING"] = "false"
+
+# No deadline: CI's machines are shared. In CI the examples are the same on every run; elsewhere they explore.
+settings.register_profile("pinfold", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("pinfold")
 
 
 @pytest.fixture(scope="session")

@@ -167,16 +167,17 @@ class ChatPinfold(PinfoldSettings, BaseChatModel):
         if method == "json_mode" and strict:
             msg = "strict=True cannot be held in method='json_mode'. Use method='json_schema'."
             raise InvalidRequestError(msg)
-        note = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": schema}} if schema else {}
+        if schema is not None:  # what LangChain's traces show; it never reaches the runtime
+            kwargs["ls_structured_output_format"] = {"kwargs": {"method": method}, "schema": schema}
         if method == "function_calling":
             if schema is None:
                 msg = "with_structured_output needs a schema; method='json_mode' is the one that goes without."
                 raise InvalidRequestError(msg)
             name = to_runtime_tools([schema])[0]["function"]["name"]
-            model = self.bind_tools([schema], tool_choice=name, **note, **kwargs)
+            model = self.bind_tools([schema], tool_choice=name, **kwargs)
             parser = structured.call_parser(schema, name)
         else:
-            model = self.bind(response_format=structured.response_format(schema, method), **note, **kwargs)
+            model = self.bind(response_format=structured.response_format(schema, method), **kwargs)
             parser = structured.answer_parser(schema)
         return structured.with_raw(model, parser) if include_raw else model | parser
 
@@ -206,6 +207,14 @@ class ChatPinfold(PinfoldSettings, BaseChatModel):
         return self.get_runtime().count_tokens(to_runtime_messages(messages), converted)
 
     # --- what LangChain asks about the model ---
+
+    def get_runtime(self) -> Runtime:
+        """The Runtime behind this model, loaded now if it is not yet. Raises ModelError and EngineError."""
+        runtime = super().get_runtime()
+        if self.profile and self.profile.get("max_input_tokens", 0) > runtime.n_ctx:
+            # The model was trained for less than the n_ctx asked for, which only its file tells.
+            self.profile = {**self.profile, "max_input_tokens": runtime.n_ctx}
+        return runtime
 
     @property
     def _llm_type(self) -> str:

@@ -18,6 +18,8 @@ from pinfold.results import Completion, Delta
 
 __all__ = ["PinfoldLLM"]
 
+_MOST_AT_ONCE = 32
+
 
 class PinfoldLLM(PinfoldSettings, LLM):
     """A local model that goes on with a text. Prompts that begin alike are computed once.
@@ -51,7 +53,7 @@ class PinfoldLLM(PinfoldSettings, LLM):
         **kwargs: Any,
     ) -> LLMResult:
         # All at once: the engine computes requests in flight together.
-        with ContextThreadPoolExecutor(max_workers=len(prompts) or 1) as pool:
+        with ContextThreadPoolExecutor(max_workers=min(len(prompts), _MOST_AT_ONCE) or 1) as pool:
             answers = pool.map(lambda prompt: self._complete(prompt, stop, kwargs), prompts)
             return LLMResult(generations=[[_generation(done)] for done in answers])
 
@@ -62,9 +64,13 @@ class PinfoldLLM(PinfoldSettings, LLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **kwargs: Any,
     ) -> LLMResult:
-        async with asyncio.TaskGroup() as group:
-            answers = [group.create_task(self._acomplete(prompt, stop, kwargs)) for prompt in prompts]
-        return LLMResult(generations=[[_generation(answer.result())] for answer in answers])
+        tasks = [asyncio.create_task(self._acomplete(prompt, stop, kwargs)) for prompt in prompts]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:  # where one fails, the others are stopped
+            for task in tasks:
+                task.cancel()
+        return LLMResult(generations=[[_generation(done)] for done in answers])
 
     def _stream(
         self,

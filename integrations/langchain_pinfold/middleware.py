@@ -27,7 +27,7 @@ class PinfoldPromptCachingMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(
         self,
-        type: Literal["ephemeral"] = "ephemeral",  # noqa: A002 - the name that such middleware has elsewhere
+        type: str = "ephemeral",  # noqa: A002 - the name that such middleware has elsewhere
         ttl: str = "5m",
         min_messages_to_cache: int = 0,
         unsupported_model_behavior: Literal["warn", "ignore", "raise"] = "warn",

@@ -77,15 +77,15 @@ def _cut_off(message: BaseMessage) -> OutputParserException:
 
 def call_parser(schema: Schema, name: str) -> BaseOutputParser[Any]:
     """Parses the call of the tool `name` into `schema` (a pydantic class) or a dict."""
-    if _is_pydantic(schema):
-        return _PydanticCallParser(tools=[schema], first_tool_only=True)
+    if cls := _pydantic_class(schema):
+        return _PydanticCallParser(tools=[cls], first_tool_only=True)
     return _DictCallParser(key_name=name, first_tool_only=True)
 
 
 def answer_parser(schema: Schema | None) -> BaseOutputParser[Any]:
     """Parses an answer in JSON into `schema` (a pydantic class) or a dict."""
-    if schema is not None and _is_pydantic(schema):
-        return _PydanticJsonParser(pydantic_object=schema)
+    if cls := _pydantic_class(schema):
+        return _PydanticJsonParser(pydantic_object=cls)
     return _DictJsonParser()
 
 
@@ -118,5 +118,6 @@ def with_raw(
     return RunnableMap(raw=model) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
-def _is_pydantic(schema: Schema) -> bool:
-    return isinstance(schema, type) and is_basemodel_subclass(schema)
+def _pydantic_class(schema: Schema | None) -> Any:
+    """`schema` if it is a pydantic class, of v2 or v1, else None."""
+    return schema if isinstance(schema, type) and is_basemodel_subclass(schema) else None

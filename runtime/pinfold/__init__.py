@@ -10,7 +10,7 @@ import logging
 from importlib.metadata import PackageNotFoundError, version
 
 from pinfold import errors
-from pinfold.engines.scripted import Script
+from pinfold.engines.script import Script
 from pinfold.errors import PinfoldError
 from pinfold.options import GenerationOptions, RuntimeOptions
 from pinfold.results import (

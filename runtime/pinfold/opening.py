@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pinfold.engines.base import Engine
 from pinfold.engines.probe import choose_engine
+from pinfold.engines.script import Script
 from pinfold.errors import ModelNotFoundError
 from pinfold.models import resolve
 from pinfold.options import RuntimeOptions
-
-if TYPE_CHECKING:
-    from pinfold.engines.scripted import Script
 
 __all__ = ["open_engine"]
 
@@ -25,22 +23,27 @@ def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions)
         ModelError: there is no such model.
         UnsupportedModeError, EngineUnavailableError: no engine runs it here; the message says why.
     """
-    from pinfold.engines.scripted import Script, ScriptedEngine
-
     if isinstance(model, Script):
-        return lambda: ScriptedEngine(model, options), "scripted"
+        return lambda: _open_scripted(model, options), "scripted"
     found = resolve(model)
     choice = choose_engine(found, options.engine)
     if choice.engine == "scripted":
-        return lambda: ScriptedEngine(Script(), options), "scripted"
+        return lambda: _open_scripted(Script(), options), "scripted"
     path = found.path
     if path is None:
         msg = f"The model {found.name} has no file to load."
         raise ModelNotFoundError(msg)
 
-    def open_llama_cpp() -> Engine:
-        from pinfold.engines.llama_cpp.engine import LlamaCppEngine
+    return lambda: _open_llama_cpp(path, found.name, options), found.name
 
-        return LlamaCppEngine(path, found.name, options)
 
-    return open_llama_cpp, found.name
+def _open_scripted(script: Script, options: RuntimeOptions) -> Engine:
+    from pinfold.engines.scripted import ScriptedEngine
+
+    return ScriptedEngine(script, options)
+
+
+def _open_llama_cpp(path: Path, name: str, options: RuntimeOptions) -> Engine:
+    from pinfold.engines.llama_cpp.engine import LlamaCppEngine
+
+    return LlamaCppEngine(path, name, options)

@@ -60,6 +60,7 @@ class Preparation:
         self._n_ctx = n_ctx
         self._progress = progress
         self._draft = _draft_report(options.draft)
+        self._made_grammars = False
 
     def chat(self, messages: Sequence[Mapping[str, Any]], keywords: ChatKeywords) -> Request:
         """A chat request. Raises InvalidRequestError and the kinds below it."""
@@ -131,6 +132,13 @@ class Preparation:
             reports_progress=self._progress is not None,
         )
 
+    def close(self) -> None:
+        """Forgets the compiled grammars, which keep the vocabulary alive."""
+        if self._made_grammars:
+            from pinfold.output import constrain
+
+            constrain.forget_grammars()
+
     def _options(self, generation: Mapping[str, Any]) -> GenerationOptions:
         options = GenerationOptions.parse(generation)
         return options if options.timeout else options.model_copy(update={"timeout": self._timeout})
@@ -160,9 +168,11 @@ class Preparation:
         grammar_tokenizer = self._tokenizer.grammar_tokenizer()
         from pinfold.output import constrain
 
+        self._made_grammars = True
         if forced:
             tools = [tool.spec for tool in prompt.tools]
-            return constrain.tool_call_constraint(grammar_tokenizer, tools, choice.name or "required")
+            named = {"type": "function", "function": {"name": choice.name}} if choice.name is not None else None
+            return constrain.tool_call_constraint(grammar_tokenizer, tools, named or "required")
         kind = response_format.get("type") if isinstance(response_format, Mapping) else None
         if kind == "json_object":
             return constrain.json_object_constraint(grammar_tokenizer)

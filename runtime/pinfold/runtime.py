@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 from pinfold.channel import AsyncChannel, SyncChannel
 from pinfold.decoding.job import Finished
 from pinfold.engines.base import Capabilities, Engine
-from pinfold.engines.scripted import Script
+from pinfold.engines.script import Script
 from pinfold.errors import EngineError, InvalidRequestError
 from pinfold.opening import open_engine
 from pinfold.options import ChatKeywords, CompleteKeywords, RuntimeOptions, parse_ttl
@@ -23,7 +23,6 @@ from pinfold.results import Completion, Delta
 from pinfold.session import Session
 from pinfold.sessions.manager import SessionInfo
 from pinfold.sessions.pins import Pin, PinRecord
-from pinfold.worker import Worker
 
 __all__ = ["Runtime"]
 
@@ -57,6 +56,8 @@ class Runtime:
         **options: Any,
     ) -> None:
         self.options = RuntimeOptions.parse(options)
+        from pinfold.worker import Worker  # brings numpy in, which `import pinfold` does without
+
         opener, self.model = open_engine(model, self.options)
         self._worker = Worker(opener, self.options.prefill_chunk)
         engine: Engine = self._worker.engine
@@ -196,6 +197,7 @@ class Runtime:
 
     def close(self) -> None:
         """Stops what runs and frees the model. Calling it twice is fine."""
+        self._prepare.close()
         self._worker.close()
 
     def __enter__(self) -> Self:

@@ -80,7 +80,9 @@ TEXT_ARGUMENTS = """\
 {%- if tools %}{{ tools | tojson }}{% endif %}
 {%- for message in messages %}
 {{- '<' + message.role + '>' + message.content }}
-{%- for call in message.tool_calls or [] %}{{ '[' + call.function.name + ' ' + call.function.arguments + ']' }}{% endfor %}
+{%- for call in message.tool_calls or [] %}
+{{- '[' + call.function.name + ' ' + call.function.arguments + ']' }}
+{%- endfor %}
 {%- endfor %}"""
 """Concatenates a call's arguments, so that they must be text."""
 

@@ -21,6 +21,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+REQUIRED = ("README.md", "CHANGELOG.md")
 RUN_MARK = "<!-- run -->"
 SHELLS = {"bash", "sh", "shell", "console", "text", ""}
 LOCAL_PATH = re.compile(r"(?<![\w.~:/])(?:/(?:home|root|Users|work|mnt)/|[A-Z]:\\)\S*")
@@ -140,15 +141,16 @@ def _options(command: Any) -> set[str]:
 
 def pages(root: Path) -> list[Page]:
     """The pages that are checked."""
-    files = [root / "README.md", root / "CHANGELOG.md", *sorted((root / "docs").glob("**/*.md"))]
-    return [Page(root, file) for file in files]
+    files = [*(root / name for name in REQUIRED), *sorted((root / "docs").glob("**/*.md"))]
+    return [Page(root, file) for file in files if file.exists()]
 
 
 def check(root: Path) -> list[Problem]:
     """Every problem in the pages under `root`."""
     facts = Facts(root)
     checks = (_links, _python, _commands, _make_and_extras, _local_paths)
-    return [problem for page in pages(root) for one in checks for problem in one(root, page, facts)]
+    missing = [Problem(name, 1, "there is no such page") for name in REQUIRED if not (root / name).exists()]
+    return missing + [problem for page in pages(root) for one in checks for problem in one(root, page, facts)]
 
 
 def runnable(root: Path) -> list[tuple[Page, Block]]:

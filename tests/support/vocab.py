@@ -62,17 +62,12 @@ class VocabTokenizer:
 
 
 def load_vocabulary(path: str) -> Vocabulary:
-    """Opens the file; the log of llama.cpp is silenced for as long as that takes."""
+    """Opens the file at `path`; OSError if it is no model."""
     import llama_cpp
 
-    silent = llama_cpp.llama_log_callback(lambda *_: None)
-    llama_cpp.llama_log_set(silent, None)
-    try:
-        params = llama_cpp.llama_model_default_params()
-        params.vocab_only = True
-        model = llama_cpp.llama_model_load_from_file(path.encode(), params)
-    finally:
-        llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), None)
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    model = llama_cpp.llama_model_load_from_file(path.encode(), params)
     if not model:
         msg = f"{path} cannot be loaded"
         raise OSError(msg)

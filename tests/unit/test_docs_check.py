@@ -73,6 +73,12 @@ def test_each_problem_is_found_with_its_line(project, text: str, problem: str) -
     assert project(text) == [problem]
 
 
+def test_a_missing_readme_is_a_problem(project, tmp_path: Path) -> None:
+    project(GOOD)
+    (tmp_path / "README.md").unlink()
+    assert [str(problem) for problem in check(tmp_path)] == ["README.md:1: there is no such page"]
+
+
 def test_only_marked_blocks_are_run(project, tmp_path: Path) -> None:
     project(GOOD)
     assert [(page.name, block.code) for page, block in runnable(tmp_path)] == [("docs/guide.md", "print(1)\n")]

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,7 @@ from pinfold.errors import PinfoldError
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from pinfold.results import Completion, Delta
+    from pinfold.results import Completion
     from pinfold.runtime import Runtime
 
 __all__ = ["chat", "summary"]
@@ -103,9 +101,7 @@ class _Talk:
                 self._messages.pop()
 
     def _show(self, answer: list[str]) -> None:
-        # stream() gives a generator, and closing it stops the work
-        stream = cast("Generator[Delta]", self._runtime.stream(self._messages, **self._generation))
-        with closing(stream) as deltas:
+        with closing(self._runtime.stream(self._messages, **self._generation)) as deltas:
             for delta in deltas:
                 answer.append(delta.text)
                 if not self._json:

@@ -35,9 +35,8 @@ def aside(text: str, style: str = "dim") -> None:
 
 def error(text: str) -> None:
     """The one line that an error becomes."""
-    line = Text("error: ", "bold red")
-    line.append(safe(" ".join(text.split())), "red")
-    console(stderr=True).print(line)
+    line = safe(" ".join(text.split()))
+    console(stderr=True).print(Text.assemble(("error: ", "bold red"), (line, "red")))
 
 
 def safe(text: str) -> str:
@@ -51,7 +50,7 @@ def json_out(data: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, without a header if the columns have no names; the last column takes the width that is left."""
+    """A table on stdout, without a header if its columns have no names."""
     grid = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     grid.show_header = any(columns)
     for column in columns:

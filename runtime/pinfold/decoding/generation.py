@@ -75,7 +75,7 @@ class Generation:
             self._start = start
 
     def paused(self) -> None:
-        """Its sequence was given up; it starts again later, from what is then known."""
+        """Its sequence was taken away; if it is to go on, it starts from what is then known."""
         self.seq = None
         self.evaluated = 0
 

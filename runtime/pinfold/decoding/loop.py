@@ -19,9 +19,10 @@ from pinfold.errors import (
     RequestCancelledError,
     RequestTimeoutError,
 )
-from pinfold.sessions.manager import MIN_REUSE, SessionManager
+from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.pins import PinRecord, digest_of
 from pinfold.sessions.prefix_tree import common_prefix
+from pinfold.sessions.shelf import MIN_REUSE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +126,9 @@ class BatchLoop:
             return False
         if g.waits_for is not None:
             other, length = g.waits_for
-            return other.seq is not None and other.evaluated < length
+            if other.seq is not None:
+                return other.evaluated < length
+            g.waits_for = None  # it has ended, or was paused: look again
         best, length = self._longest_in_flight(g)
         if best is None or length < self._manager.best_length(g.tokens, g.job.salt) + MIN_REUSE:
             return False
@@ -186,10 +189,7 @@ class BatchLoop:
         if len(self._running) == 1:
             self._fail(youngest, error)
             return
-        self._running.remove(youngest)
-        if youngest.seq is not None:
-            self._manager.abandon(youngest.seq)
-        youngest.paused()
+        self._abandon(youngest)
         youngest.note("paused and computed again, because the KV was full")
         self._waiting.appendleft(youngest)
 
@@ -198,10 +198,7 @@ class BatchLoop:
         log.error("a forward failed: %s", error)
         for g in hit:
             if g.cached and not g.cold:
-                self._running.remove(g)
-                if g.seq is not None:
-                    self._manager.abandon(g.seq)
-                g.paused()
+                self._abandon(g)
                 g.cold = True
                 g.note("the forward failed on a reused prefix; the prompt was computed again from the start")
                 self._waiting.append(g)
@@ -256,8 +253,7 @@ class BatchLoop:
             self._fail(g, e)
             return
         g.created_pin(len(record.tokens))
-        self._running.remove(g)
-        self._manager.abandon(g.seq)
+        self._abandon(g)
         g.finish("stop", self._manager.view(record))
 
     def _give_back(self, g: Generation) -> None:
@@ -265,13 +261,20 @@ class BatchLoop:
         self._running.remove(g)
         if g.seq is not None:
             self._manager.finish(g.seq, g.tokens, g.job.salt, g.job.session)
+        g.paused()
+
+    def _abandon(self, g: Generation) -> None:
+        """Forgets the request's KV."""
+        self._running.remove(g)
+        if g.seq is not None:
+            self._manager.abandon(g.seq)
+        g.paused()
 
     def _fail(self, g: Generation, error: PinfoldError) -> None:
         if g in self._waiting:
             self._waiting.remove(g)
-        elif isinstance(error, DecodeError) and g.seq is not None:
-            self._running.remove(g)
-            self._manager.abandon(g.seq)
+        elif isinstance(error, DecodeError):
+            self._abandon(g)
         else:
             self._give_back(g)
         g.fail(error)

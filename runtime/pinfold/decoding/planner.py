@@ -33,13 +33,13 @@ class Planner:
             return planned
         oldest, *others = prefilling
         kept_back = min(self._wanted(oldest), budget // 2)
+        shared = []
         for g in sorted(others, key=lambda g: len(g.tokens) - g.evaluated):
             count = min(self._wanted(g), budget - kept_back)
             if count > 0:
-                planned.append((g, _span(g, count)))
+                shared.append((g, _span(g, count)))
                 budget -= count
-        planned.append((oldest, _span(oldest, min(self._wanted(oldest), budget))))
-        return planned
+        return [*planned, (oldest, _span(oldest, min(self._wanted(oldest), budget))), *shared]
 
     def _wanted(self, g: Generation) -> int:
         end = len(g.tokens)

@@ -27,6 +27,7 @@ __all__ = ["Sampler"]
 
 _COLDEST = 1e-30  # about what float32 can divide by; colder is the same
 _FOLD = 64
+_BLOCK = 512
 
 
 class Sampler:
@@ -60,10 +61,8 @@ class Sampler:
             _check_best(row[best])
             return best
         ids, weights = self._shortlist(logits)
-        upto = np.cumsum(weights, dtype=np.float64)
-        drawn = np.searchsorted(upto, self._random.random() * upto[-1], side="right")
-        drawn = min(drawn, np.searchsorted(upto, upto[-1]))  # if the product was rounded up to the end
-        return int(drawn if ids is None else ids[drawn])
+        drawn = _draw(weights, self._random.random())
+        return drawn if ids is None else int(ids[drawn])
 
     def accept(self, token: int) -> None:
         """Records `token` as part of the answer; the penalties count it from now on."""
@@ -157,7 +156,7 @@ def _top_k(row: Row, k: int) -> Ids:
     some = columns if len(columns) >= k else row
     least = np.partition(some, len(some) - k)[len(some) - k]
     ids = np.flatnonzero((row >= least) & (row > -np.inf))
-    return _descending(row, ids)[:k] if len(ids) > k else ids
+    return ids[_highest(row[ids], k)] if len(ids) > k else ids
 
 
 def _top_p(kept: Row, p: float) -> Ids:
@@ -168,10 +167,32 @@ def _top_p(kept: Row, p: float) -> Ids:
     weights = np.exp(kept)
     mass = float(weights.sum(dtype=np.float64))
     ids = np.flatnonzero(weights >= (1 - p) * mass / len(weights))
-    ids = _descending(weights, ids)
-    reached = np.cumsum(weights[ids], dtype=np.float64)
-    return ids[: int(np.searchsorted(reached, p * mass)) + 1]
+    likely = weights[ids]
+    reached = np.cumsum(np.sort(likely)[::-1].astype(np.float64))
+    count = int(np.searchsorted(reached, p * mass)) + 1
+    return ids[_highest(likely, count)] if count < len(ids) else ids
 
 
-def _descending(values: Row, ids: Ids) -> Ids:
-    return ids[np.argsort(-values[ids], kind="stable")]
+def _highest(values: Row, count: int) -> Ids:
+    """Where the `count` highest are, of equal ones the first; `count` is less than there are."""
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    above = np.flatnonzero(values > least)
+    return np.concatenate((above, np.flatnonzero(values == least)[: count - len(above)]))
+
+
+def _draw(weights: Row, at: float) -> int:
+    """The token that the fraction `at` of all the weight falls on: its block is found first, then its place there."""
+    starts = np.arange(0, len(weights), _BLOCK)
+    block, at = _place(np.add.reduceat(weights, starts, dtype=np.float64), at)
+    start = int(starts[block])
+    return start + _place(weights[start : start + _BLOCK].astype(np.float64), at)[0]
+
+
+def _place(weights: NDArray[np.float64], at: float) -> tuple[int, float]:
+    """Which weight the fraction `at` of their sum falls on, when they are laid end to end, and which fraction of it."""
+    upto = np.cumsum(weights)
+    goal = at * upto[-1]
+    last = np.searchsorted(upto, upto[-1])  # those behind it weigh nothing
+    place = int(min(np.searchsorted(upto, goal, side="right"), last))
+    before = upto[place - 1] if place else 0.0
+    return place, float((goal - before) / weights[place])

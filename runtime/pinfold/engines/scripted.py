@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.base import Capabilities, Mode, ModelInfo, Span
+from pinfold.engines.cells import CellLedger
+from pinfold.engines.script import Reply, Script
 from pinfold.errors import CacheFullError, EngineError, UnsupportedModeError
 from pinfold.options import RuntimeOptions
 
-__all__ = ["Script", "ScriptedEngine"]
-
-Reply = str | Mapping[str, Any]
+__all__ = ["ScriptedEngine"]
 
 _SPECIAL = ("<|im_start|>", "<|im_end|>", "<|end_of_text|>")
 _END = 256 + 1
@@ -30,18 +30,6 @@ _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-@dataclass(frozen=True)
-class Script:
-    """What a scripted model answers.
-
-    Attributes:
-        replies: taken one after the other, one per request, the last one again when they run out; a mapping
-            ``{"name": ..., "arguments": {...}}`` is a tool call. Or a function from the prompt's text to a reply.
-    """
-
-    replies: Sequence[Reply] | Callable[[str], Reply] = ("This is a scripted answer.",)
 
 
 class ScriptedTokenizer:
@@ -101,44 +89,43 @@ class ScriptedEngine:
         self._script = script
         self._taken = 0
         self._sequences = [_Sequence([]) for _ in range(options.max_sequences)]
-        self._n_cells = options.kv_cells or 2 * options.n_ctx
+        n_cells = options.kv_cells or 2 * options.n_ctx
+        self._cells = CellLedger(n_cells, options.max_sequences)
         self.tokenizer = ScriptedTokenizer()
         model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, options.n_ctx, 0, _TEMPLATE)
         modes = (Mode("prefix reuse", True, True, "any prefix"), Mode("fork", True, True, "copies token ids only"))
         self.capabilities = Capabilities(
-            "scripted", "none", model, options.n_ctx, self._n_cells, options.max_sequences, "any", "scripted", 0, modes
+            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 0, modes
         )
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        if sum(len(span.tokens) for span in spans) > self.free_cells():
+        if sum(len(span.tokens) for span in spans) > self._cells.free:
             msg = "the scripted engine's cells are full"
             raise CacheFullError(msg)
-        return [self._evaluate(self._sequences[span.seq], span) for span in spans]
+        return [self._evaluate(span) for span in spans]
 
     def interrupt(self) -> None:
         """A forward ends at once anyway."""
 
     def length(self, seq: int) -> int:
-        return len(self._sequences[seq].tokens)
+        return self._cells.length(seq)
 
     def fork(self, src: int, dst: int, length: int) -> None:
-        source = self._sequences[src]
-        keeps_reply = source.reply is not None and length >= source.asked_at
-        self._sequences[dst] = _Sequence(
-            source.tokens[:length], source.reply if keeps_reply else None, source.asked_at if keeps_reply else 0
-        )
+        self._cells.share(src, dst, length)
+        self._sequences[dst] = _Sequence(self._sequences[src].tokens[:length])
 
     def trim(self, seq: int, length: int) -> None:
-        self.fork(seq, seq, length)
+        self._cells.cut(seq, length)
+        self._sequences[seq] = _Sequence(self._sequences[seq].tokens[:length])
 
     def drop(self, seq: int) -> None:
-        self._sequences[seq] = _Sequence([])
+        self.trim(seq, 0)
 
     def free_cells(self) -> int:
-        return self._n_cells - sum(len(s.tokens) for s in self._sequences)
+        return self._cells.free
 
     def exclusive_cells(self, seq: int) -> int:
-        return len(self._sequences[seq].tokens)
+        return self._cells.exclusive(seq)
 
     def snapshot(self, seq: int) -> bytes:
         return json.dumps(self._sequences[seq].tokens).encode()
@@ -148,17 +135,20 @@ class ScriptedEngine:
         if len(tokens) != length:
             msg = f"the bytes are no snapshot of {length} tokens"
             raise EngineError(msg)
+        self._cells.append(seq, length)
         self._sequences[seq] = _Sequence(tokens)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _evaluate(self, sequence: _Sequence, span: Span) -> NDArray[np.float32] | None:
+    def _evaluate(self, span: Span) -> NDArray[np.float32] | None:
+        sequence = self._sequences[span.seq]
         if span.start != len(sequence.tokens):
             msg = f"span starts at {span.start}, the sequence ends at {len(sequence.tokens)}"
             raise EngineError(msg)
         if len(span.tokens) > 1 or span.logits == "none":
             sequence.reply = None  # more of a prompt: what follows it is another answer
+        self._cells.append(span.seq, len(span.tokens))
         rows = []
         for token in span.tokens:
             sequence.tokens.append(token)

@@ -50,14 +50,14 @@ def resolve(name: str | os.PathLike[str], *, progress: bool = True) -> ResolvedM
         ModelNotFoundError: nothing of that name can be reached; the message says what a name may be.
         ModelFormatError: the file is there and is no whole GGUF file.
     """
+    path = _existing(name)
     if not isinstance(name, str):
-        return _from_path(Path(name), os.fspath(name))
+        return _from_path(path, os.fspath(name))
     if name in ALIASES:
         return ALIASES[name]()
     if re.match(r"https?://", name):
         return ResolvedModel(name, "remote", None, "a server's URL")
-    path = Path(name).expanduser()
-    if path.exists() or _looks_like_a_path(name):
+    if path is not None or _looks_like_a_path(name):
         return _from_path(path, name)
     if hub.is_hub_id(name):
         path = _checked_gguf(hub.fetch(name, progress=progress))
@@ -68,16 +68,24 @@ def resolve(name: str | os.PathLike[str], *, progress: bool = True) -> ResolvedM
     raise ModelNotFoundError(msg)
 
 
+def _existing(name: str | os.PathLike[str]) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a zero byte, a folder that is closed to us
+        return None
+
+
 def _looks_like_a_path(name: str) -> bool:
     if name.startswith((".", "/", "~", os.sep)):
         return True
     return name.lower().endswith(".gguf") and not hub.is_hub_id(name.partition(":")[0])
 
 
-def _from_path(path: Path, given: str) -> ResolvedModel:
-    if path.is_dir():
+def _from_path(path: Path | None, given: str) -> ResolvedModel:
+    if path is not None and path.is_dir():
         return _from_folder(path)
-    if not path.is_file():
+    if path is None or not path.is_file():
         msg = f"There is no file {given!r} (looked in {Path.cwd()}). A model is {FORMS}."
         raise ModelNotFoundError(msg)
     path = _checked_gguf(path)

@@ -4,7 +4,7 @@ The grammars are llguidance's. JSON has one form here, that in which prompts sho
 other white space, properties in the schema's order. So most of a call is forced, and it reads back to the same tokens
 when the next turn's prompt repeats it.
 
-Strings, numbers and lists may grow as long as their schema lets them: a model that does not end one goes on until
+Strings, fractions and lists may grow as long as their schema lets them: a model that does not end one goes on until
 max_tokens, and the call is then reported as cut off. To bound them, say so in the schema (``maxLength``, ``maxItems``).
 """
 

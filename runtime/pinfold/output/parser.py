@@ -35,7 +35,9 @@ class OutputParser:
     ) -> None:
         names = tool_names(tools)
         self._reasoning = ReasoningSplitter(is_open=reasoning_open)
-        self._calls: ToolCallParser | None = FORMATS[family](names) if names and expect != "none" else None
+        self._calls: ToolCallParser | None = (
+            FORMATS[family](names, forced=expect == "required") if names and expect != "none" else None
+        )
         self._required = self._calls is not None and expect == "required"
         self._called = False
         self._aside = ""

@@ -17,13 +17,19 @@ _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _COMBINE = ("$ref", "allOf", "anyOf", "oneOf")
 _OPENS = ("additionalProperties", "minProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
+_BOUNDS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum"),
+    *_COMBINE,
+)
+_EXACT = 2**53 - 1
 
 
 def narrowed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which
 
-    - an object that lists its properties and says nothing of others has no others: a small model would go on inventing
-      them. A schema that puts one object together from several parts is left as it is in this;
+    - an object that lists its properties and says nothing of others has no others: a small model would go on for ever
+      inventing them. A schema that puts one object together from several parts is left as it is in this;
+    - an integer without bounds stays within those that every JSON reader keeps exact, for the same reason;
     - a ``format`` that no grammar knows is left out, as JSON Schema has those who do not know one do.
     """
     close = not any(_puts_together(part) for part in _parts(schema))
@@ -34,6 +40,8 @@ def _narrowed(schema: Mapping[str, Any], close: bool) -> dict[str, Any]:
     out = dict(schema)
     if isinstance(out.get("format"), str) and out["format"] not in KNOWN_FORMATS:
         del out["format"]
+    if out.get("type") == "integer" and not any(key in out for key in _BOUNDS):
+        out |= {"minimum": -_EXACT, "maximum": _EXACT}
     for key in out:
         out[key] = _narrowed_value(key, out[key], close)
     if close and _lists_all(out):

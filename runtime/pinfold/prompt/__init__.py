@@ -4,9 +4,10 @@ Enters: OpenAI-style message and tool dicts, the model's chat template (untruste
 Leaves: a `Prompt` (tokens, where each cache mark ends, what stands at any token) or a `PinnedPrefix`.
 Not imported here: engines, sessions, decoding, numpy. Only errors, options and the contract in engines.base.
 
-The walk: ``messages`` and ``tools`` check and normalise the request, ``adapt`` fits it to what ``traits`` learned about
-the template, ``template`` renders it in the ``sandbox``, ``renderer`` tokenises it, ``segments`` finds places in it and
-``stability`` says where a growing conversation stops being a prefix of itself.
+The walk: ``messages`` and ``tools`` check and normalise the request, ``adapt`` fits it to what ``traits`` learned of
+the template, ``template`` renders it in the ``sandbox``, ``renderer`` tokenises it, ``continuations`` show how much
+of it stays whatever follows, ``segments`` finds places in it and ``stability`` says where a growing conversation stops
+being a prefix of itself.
 """
 
 from __future__ import annotations

@@ -62,8 +62,6 @@ def adapt(conversation: Conversation, traits: TemplateTraits) -> Adapted:
         notes += ["The chat template wants roles to alternate: turns of one role in a row are merged."] * merged
     if traits.reasoning and not traits.keeps_reasoning and any(message.reasoning for message in messages):
         notes.append("The chat template drops the reasoning of earlier turns: reuse ends at the first that had some.")
-    if traits.clock:
-        notes.append("The chat template writes the date: when it changes, the prefix after it is computed again.")
     native = [tool.spec for tool in tools] if tools and traits.tools else None
     return Adapted([_turn(message, traits) for message in messages], native, tuple(notes))
 

@@ -19,6 +19,7 @@ from pinfold.prompt.tools import Tool, ToolChoice, parse_tool_choice
 __all__ = ["PinnedPrefix", "Prompt", "PromptRenderer"]
 
 _PLAIN_NOTE = "The model has no chat template: a plain one stands in, and answers may be poor."
+_CLOCK_NOTE = "The chat template writes the date: once that changes, the prompt is computed again from there on."
 _RAW_PLACE = Place("message", "the prompt's text")
 
 _TURN_ENDING = 16  # tokens that may well belong to what follows
@@ -148,6 +149,7 @@ class PromptRenderer:
         adapted = adapt(conversation, self.template.traits)
         text = self.template.render(adapted.turns, adapted.tools, generation=generation)
         notes = (_PLAIN_NOTE, *adapted.notes) if self.template.plain else adapted.notes
+        notes += (_CLOCK_NOTE,) if self.template.wrote_date else ()
         tokens = self._encode(text)
         locate = _Locator(self, conversation, text, tokens, generation)
         return Prompt(tokens, text, notes, tools=conversation.tools, _locate=locate)
@@ -185,9 +187,7 @@ class PromptRenderer:
                 f"Only {count} of the {whole} tokens stay the same as the conversation goes on: the chat template "
                 f"changes the prompt from {own.place(count).where} on. What follows is computed again by each request."
             )
-        if self.template.traits.clock:
-            return "The chat template writes the date: once it changes, the pinned prefix ends there."
-        return None
+        return _CLOCK_NOTE if _CLOCK_NOTE in own.notes else None
 
 
 class _Locator:

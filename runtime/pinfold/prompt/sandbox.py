@@ -31,8 +31,12 @@ MAX_OUTPUT = 64 * 1024 * 1024
 """Characters of a rendering, and of any one value on the way to it."""
 MAX_STEPS = 1_000_000
 """Loop turns and macro calls of one rendering: some seconds."""
-_MAX_NUMBER = 1_000_000  # as an argument, where it may be a width or a count
+_MAX_NUMBER = 1_000_000
 _MAX_BITS = 4096
+_PADDING = frozenset(
+    {"batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "to_bytes", "wordwrap", "zfill"}
+)
+_MULTIPLYING = frozenset({"join", "replace"})
 _WIDE_FORMAT = re.compile(r"\d{6}|\*")
 
 
@@ -41,10 +45,14 @@ class RefusalError(JinjaError):
 
 
 class _Run(threading.local):
-    """What one rendering, on one thread, has used."""
+    """What one rendering, on one thread, has used: loop turns, and the dates that it asked for."""
 
     steps = 0
-    read_clock = False
+    dates: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Forgets the rendering before."""
+        self.steps, self.dates = 0, ()
 
 
 class _Generation(Extension):
@@ -67,7 +75,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         self.run = _Run()
         del self.globals["lipsum"]
-        self.filters.update({name: _bounded(function) for name, function in self.filters.items()})
+        self.filters.update({name: _bounded(name, function) for name, function in self.filters.items()})
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = self._strftime_now
@@ -117,8 +125,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as in Jinja
         """A call from the template, refused with arguments that ask for a huge result."""
-        _check_numbers(args, kwargs)
-        _check_growth(getattr(__obj, "__name__", ""), (getattr(__obj, "__self__", None), *args, *kwargs.values()))
+        _check_call(getattr(__obj, "__name__", ""), (getattr(__obj, "__self__", None), *args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -129,9 +136,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return wrapped
 
     def _strftime_now(self, form: str) -> str:
-        self.run.read_clock = True
         _check_format(form)
-        return datetime.now().strftime(form)
+        date = datetime.now().strftime(form)
+        self.run.dates += (date,)
+        return date
 
 
 class _CheckedConcat(NodeTransformer):
@@ -146,13 +154,10 @@ def _environment_call(name: str, args: list[nodes.Expr], line: int) -> nodes.Cal
     return nodes.Call(nodes.EnvironmentAttribute(name, lineno=line), args, [], None, None, lineno=line)
 
 
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)  # keeps Jinja's mark of what to pass first
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        _check_numbers(args, kwargs)
-        _check_growth(function.__name__, (*args, *kwargs.values()))
-        if function.__name__ == "do_format":
-            _check_format(str(args[0]))
+        _check_call(name, (*args, *kwargs.values()))
         result = function(*args, **kwargs)
         if isinstance(result, str):
             _check_length(len(result))
@@ -161,19 +166,22 @@ def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-def _check_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for value in (*args, *kwargs.values()):
-        if type(value) is int and abs(value) > _MAX_NUMBER:
-            msg = f"a number as large as {value.bit_length()} bits as an argument"
-            raise SecurityError(msg)
-
-
-def _check_growth(name: str, values: Sequence[Any]) -> None:
-    """Refuses a replace or join whose result could be huge: at most the product of its two longest values."""
-    if name.endswith(("replace", "join")):
+def _check_call(name: str, values: Sequence[Any]) -> None:
+    """Refuses a call of the filter or method `name` that asks for a huge result."""
+    if name in _PADDING:
+        for value in values:
+            if type(value) is int and abs(value) > _MAX_NUMBER:
+                msg = f"a width or count beyond {_MAX_NUMBER:,}"
+                raise SecurityError(msg)
+    elif name in _MULTIPLYING:
         lengths = sorted(len(value) for value in values if hasattr(value, "__len__"))
         if len(lengths) > 1:
             _check_length(lengths[-1] * lengths[-2])
+    elif name == "format":
+        for value in values:
+            if isinstance(value, str):
+                _check_format(value)
+                break  # the format comes first
 
 
 def _check_format(form: str) -> None:
@@ -195,8 +203,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    if indent is not None:
-        _check_numbers((indent,), {})
+    _check_call("indent", (indent,))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

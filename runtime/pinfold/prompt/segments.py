@@ -20,6 +20,7 @@ __all__ = ["Breakpoint", "Place", "Places", "byte_offset"]
 
 _FIRST_MARK = 0x100000  # private-use plane 16: one character for each message and tool
 _MAX_MARKS = 0xFFFD
+_BEFORE_NAME = '{"type": "function", "function": {"name": "'  # how every canonical tool begins
 
 RenderText = Callable[[Conversation, bool], str | None]
 
@@ -128,7 +129,7 @@ class Places:
         starts, ends = [-1] * len(marks), [-1] * len(marks)
         seen = 0
         for offset, char in enumerate(text):
-            if char >= marks[0] and char <= marks[-1]:
+            if marks[0] <= char <= marks[-1]:
                 index = ord(char) - _FIRST_MARK
                 ends[index] = offset - seen
                 starts[index] = ends[index] if starts[index] < 0 else starts[index]
@@ -157,7 +158,7 @@ class Places:
             if name is None:
                 spans.append(None)
                 continue
-            start = name.start - tool.json.index(f'"{tool.name}"') - 1
+            start = name.start - len(_BEFORE_NAME)
             if start >= 0 and self._text.startswith(tool.json, start):
                 whole = _Span(start, start + len(tool.json))
             else:
@@ -204,9 +205,5 @@ def _marked_text(text: str, mark: str) -> str:
 
 def _marked_tool(tool: Tool, mark: str) -> Tool:
     function = {**tool.spec["function"], "name": mark + tool.name}
-    name = f'"name": "{tool.name}"'
-    return replace(
-        tool,
-        spec={**tool.spec, "function": function},
-        json=tool.json.replace(name, f'"name": "{mark}{tool.name}"', 1),
-    )
+    head = len(_BEFORE_NAME)
+    return replace(tool, spec={**tool.spec, "function": function}, json=tool.json[:head] + mark + tool.json[head:])

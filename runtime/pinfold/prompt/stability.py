@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pinfold.errors import TemplateError
 from pinfold.prompt.continuations import common_length
+from pinfold.prompt.messages import normalize
 from pinfold.prompt.renderer import Prompt, PromptRenderer
 from pinfold.prompt.segments import Place
 
@@ -43,14 +45,15 @@ def explain_growth(
 ) -> tuple[GrowthBreak, ...]:
     """The steps, in order, at which rendering n messages is no prefix of rendering the next ones; empty is stable.
 
-    A beginning that the template refuses by itself (a system message alone) is no step.
+    System messages alone are no step, and neither is a beginning that the template refuses.
 
     Raises:
         InvalidRequestError, TemplateError: as for `PromptRenderer.render` of all the messages.
     """
     breaks: list[GrowthBreak] = []
     before: tuple[int, Prompt] | None = None
-    for count in range(1, len(messages) + 1):
+    leading = sum(1 for _ in takewhile(lambda message: message.role == "system", normalize(messages, tools).messages))
+    for count in range(min(leading + 1, len(messages)), len(messages) + 1):
         try:
             prompt = renderer.render(messages[:count], tools, generation=False)
         except TemplateError:

@@ -79,7 +79,7 @@ class ChatTemplate:
             TemplateError: the template refused, failed or went past its limits; the message has its own words.
         """
         run = self._environment.run
-        run.steps, run.read_clock = 0, False
+        run.start()
         variables = {"messages": turns, "tools": tools or None, "documents": None, **self._tokens}
         pieces: list[str] = []
         length = 0
@@ -99,12 +99,19 @@ class ChatTemplate:
         except _FAULTS as e:
             msg = f"The chat template failed on these messages: {type(e).__name__}: {e}. {_REMEDY}"
             raise TemplateError(msg) from e
-        return "".join(pieces)
+        text = "".join(pieces)
+        run.dates = tuple(date for date in run.dates if date and date in text)
+        return text
+
+    @property
+    def wrote_date(self) -> bool:
+        """Whether the newest rendering on this thread has the date or time in it."""
+        return bool(self._environment.run.dates)
 
     @cached_property
     def traits(self) -> TemplateTraits:
         """What it takes as it is; found on first use by some twenty small renderings."""
-        return probe(self._try, lambda: self._environment.run.read_clock)
+        return probe(self._try, lambda: self.wrote_date)
 
     @cached_property
     def generation_prefix(self) -> str:

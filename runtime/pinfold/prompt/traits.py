@@ -15,6 +15,7 @@ _SYSTEM, _LATE, _USER, _MORE, _ANSWER = "zqsystemzq", "zqlatezq", "zquserzq", "z
 _TOOL, _KEY, _VALUE, _RESULT, _THOUGHT = "zqtoolzq", "zqkeyzq", "zqvaluezq", "zqresultzq", "zqthoughtzq"
 _PARAMETERS = {"type": "object", "properties": {_KEY: {"type": "string", "description": _KEY}}, "required": [_KEY]}
 _TOOLS = [{"type": "function", "function": {"name": _TOOL, "description": _TOOL, "parameters": _PARAMETERS}}]
+_IDS = (("z", "call_zq-0123456789"), ("zq1234567",))  # as anyone may choose them, and short ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class TemplateTraits:
         content_blocks: it renders content only as a list of blocks.
         reasoning: it renders the reasoning of the newest assistant message.
         keeps_reasoning: and that of earlier turns; without it a growing conversation changes at each user turn.
-        clock: it writes the date or time, so that a prefix is lost when that changes.
+        clock: it writes the date or time, at least where there is no system message.
     """
 
     system: bool = True
@@ -50,9 +51,9 @@ class TemplateTraits:
     clock: bool = False
 
 
-def probe(render: Render, read_clock: Callable[[], bool]) -> TemplateTraits:
-    """The traits of a template. `render` gives None where the template refuses; `read_clock` says whether the last
-    rendering asked for the time."""
+def probe(render: Render, wrote_date: Callable[[], bool]) -> TemplateTraits:
+    """The traits of a template. `render` gives None where the template refuses; `wrote_date` says whether the last
+    rendering has the date in it."""
     blocks = not _shows(render, _USER, [_user(_USER)]) and _shows(render, _USER, _blocks([_user(_USER)]))
 
     def shows(marker: str, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]] | None = None) -> bool:
@@ -61,8 +62,9 @@ def probe(render: Render, read_clock: Callable[[], bool]) -> TemplateTraits:
     user, answer = _user(_USER), {"role": "assistant", "content": _ANSWER}
     thought = {**answer, "reasoning_content": _THOUGHT}
     system = shows(_SYSTEM, [_system(_SYSTEM), user])
-    clock = read_clock()
+    clock = wrote_date()
     tools = shows(_TOOL, [user], _TOOLS)
+    clock = clock or wrote_date()
     text_arguments, short_ids, calls = _call_form(shows, render) if tools else (False, False, False)
     return TemplateTraits(
         system=system,
@@ -70,13 +72,13 @@ def probe(render: Render, read_clock: Callable[[], bool]) -> TemplateTraits:
         alternation=not shows(_MORE, [user, _user(_MORE)]),
         tools=tools,
         tool_calls=calls,
-        tool_role=calls and shows(_RESULT, _call_turns(text_arguments, short_ids), _TOOLS),
+        tool_role=calls and shows(_RESULT, _call_turns(text_arguments, _IDS[short_ids][0]), _TOOLS),
         text_arguments=text_arguments,
         short_ids=short_ids,
         content_blocks=blocks,
         reasoning=shows(_THOUGHT, [user, thought]),
         keeps_reasoning=shows(_THOUGHT, [user, thought, _user(_MORE)]),
-        clock=clock or read_clock(),
+        clock=clock,
     )
 
 
@@ -84,18 +86,17 @@ def _call_form(shows: Callable[..., bool], render: Render) -> tuple[bool, bool, 
     """(arguments as text, short ids, whether calls are rendered at all): the first form that comes out as JSON."""
     for short_ids in (False, True):
         for text_arguments in (False, True):
-            turns = _call_turns(text_arguments, short_ids)[:2]
-            if not (shows(_VALUE, turns, _TOOLS) and shows(_TOOL, turns)):
+            forms = [_call_turns(text_arguments, call_id)[:2] for call_id in _IDS[short_ids]]
+            if not all(shows(_VALUE, turns, _TOOLS) and shows(_TOOL, turns) for turns in forms):
                 continue
-            text = render(turns, None) or ""
+            text = render(forms[0], None) or ""
             twice_encoded, python_form = f'\\"{_KEY}' in text, f"'{_KEY}'" in text
             if not (twice_encoded or python_form):
                 return text_arguments, short_ids, True
     return False, False, False
 
 
-def _call_turns(text_arguments: bool, short_ids: bool) -> list[Turn]:
-    call_id = "zq1234567" if short_ids else "call_zq-0123456789"
+def _call_turns(text_arguments: bool, call_id: str) -> list[Turn]:
     arguments: Any = f'{{"{_KEY}": "{_VALUE}"}}' if text_arguments else {_KEY: _VALUE}
     call = {"id": call_id, "type": "function", "function": {"name": _TOOL, "arguments": arguments}}
     return [

@@ -6,5 +6,6 @@ engines.base; it knows nothing of text, templates or sampling.
 
     prefix_tree.py  the longest common prefix among token sequences
     pins.py         pins and their times to live
+    shelf.py        the sequences that are kept, found by prefix and given up in order
     manager.py      which sequence id holds what; reuse, commit, eviction
 """

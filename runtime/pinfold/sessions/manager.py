@@ -6,50 +6,16 @@ kept is ever written to; what it leaves behind is committed as a session or as a
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 
 from pinfold.engines.base import Engine
 from pinfold.errors import CacheFullError, EngineError, InvalidRequestError, SessionNotFoundError
 from pinfold.sessions.pins import Pin, PinBook, PinRecord
-from pinfold.sessions.prefix_tree import PrefixTree
+from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind, Shelf
 
-__all__ = ["Kind", "SessionInfo", "SessionManager", "Start"]
-
-# Sharing less than this is coincidence (the template's first words) and not worth a fork.
-MIN_REUSE = 8
-
-
-class Kind(IntEnum):
-    """What a kept sequence is, in the order in which they are given up when room runs out."""
-
-    RECENT = 0
-    SESSION = 1
-    AUTO_PIN = 2
-    PIN = 3
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A sequence that is kept while no request runs on it."""
-
-    kind: Kind
-    name: str
-    salt: str | None
-    tokens: list[int]
-    seq: int
-    used: int = 0
-    pin: PinRecord | None = field(default=None)
-
-    @property
-    def label(self) -> str:
-        """For reports."""
-        return {Kind.RECENT: "an earlier request", Kind.SESSION: f"session {self.name!r}"}.get(
-            self.kind, f"pin {self.name!r}"
-        )
+__all__ = ["SessionInfo", "SessionManager", "Start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +44,16 @@ class SessionManager:
     def __init__(self, engine: Engine, now: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._now = now
-        self._cuts = engine.capabilities.trim == "any"
-        self._trees: dict[str | None, PrefixTree[Entry]] = {}
-        self._entries: dict[Entry, None] = {}
+        self._shelf = Shelf(cuts=engine.capabilities.trim == "any")
         self._sessions: dict[tuple[str | None, str], Entry | int] = {}  # an int: tokens of one that was evicted
         self._free_seqs = list(range(engine.capabilities.n_seq - 1, -1, -1))
-        self._clock = itertools.count(1)
         self.pin_book = PinBook()
 
     # --- a request's way through
 
     def best_length(self, tokens: Sequence[int], salt: str | None) -> int:
         """Tokens that a request for `tokens` would find computed."""
-        return self._find(tokens, salt)[0]
+        return self._shelf.find(tokens, salt)[0]
 
     def start(self, tokens: Sequence[int], salt: str | None, *, cold: bool = False) -> Start:
         """A sequence for `tokens` that begins with the longest prefix known, at least one token short of all.
@@ -100,7 +63,7 @@ class SessionManager:
         Raises:
             CacheFullError: no sequence id is left.
         """
-        length, entry = (0, None) if cold else self._find(tokens, salt)
+        length, entry = (0, None) if cold else self._shelf.find(tokens, salt)
         seq = self._new_seq(keep=entry)
         if entry is None:
             return Start(seq, 0, None)
@@ -109,7 +72,7 @@ class SessionManager:
         except EngineError as e:
             self._evict(entry)
             return Start(seq, 0, None, f"{entry.label} could not be reused ({e}); the prompt was computed anew")
-        self._touch(entry)
+        self._shelf.touch(entry)
         return Start(seq, length, entry.label)
 
     def start_from(self, seq: int, length: int) -> Start:
@@ -123,7 +86,7 @@ class SessionManager:
         kept = list(tokens[: self._engine.length(seq)])
         if session is not None:
             self._keep(Entry(Kind.SESSION, session, salt, kept, seq))
-        elif len(kept) < MIN_REUSE or self._is_known(kept, salt):
+        elif len(kept) < MIN_REUSE or self._shelf.holds(kept, salt):
             self.abandon(seq)
         else:
             self._keep(Entry(Kind.RECENT, "", salt, kept, seq))
@@ -136,7 +99,7 @@ class SessionManager:
     def make_room(self, cells: int) -> bool:
         """Gives up idle sequences, least recently used first and pins last, until `cells` are free."""
         while self._engine.free_cells() < cells:
-            victim = self._victim()
+            victim = self._shelf.victim(self._engine.exclusive_cells)
             if victim is None:
                 return False
             self._evict(victim)
@@ -166,9 +129,9 @@ class SessionManager:
         """A request begins with the pin's tokens: its TTL starts anew; `hit` if it found them computed."""
         record.touch(self._now())
         record.hits += hit
-        entry = self._entry_of(record)
+        entry = self._shelf.of_pin(record)
         if entry is not None:
-            self._touch(entry)
+            self._shelf.touch(entry)
 
     def unpin(self, name: str) -> None:
         """Ends the pin called `name`. Raises PinNotFoundError or PinExpiredError."""
@@ -184,15 +147,15 @@ class SessionManager:
     def pins(self) -> list[Pin]:
         """All live pins."""
         self.expire_pins()
-        return [record.view(resident=self._entry_of(record) is not None) for record in self.pin_book]
+        return [record.view(resident=self._shelf.of_pin(record) is not None) for record in self.pin_book]
 
     def view(self, record: PinRecord) -> Pin:
         """`record` as users see it."""
-        return record.view(resident=self._entry_of(record) is not None)
+        return record.view(resident=self._shelf.of_pin(record) is not None)
 
     def is_resident(self, record: PinRecord) -> bool:
         """Whether the pin's KV is in the engine."""
-        return self._entry_of(record) is not None
+        return self._shelf.of_pin(record) is not None
 
     # --- sessions
 
@@ -240,50 +203,18 @@ class SessionManager:
         kind = Kind.AUTO_PIN if record.automatic else Kind.PIN
         return Entry(kind, record.name, record.salt, list(record.tokens), new, pin=record)
 
-    def _find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
-        tree = self._trees.get(salt)
-        if tree is None:
-            return 0, None
-        limit = len(tokens) - 1  # one token must be left to evaluate, or there would be no logits
-        if self._cuts:
-            match = tree.longest(tokens)
-            length, holders = min(match.length, limit), match.holders
-        else:
-            whole = [m for m in tree.prefixes(tokens) if m.length <= limit]
-            length, holders = (whole[-1].length, whole[-1].holders) if whole else (0, ())
-        if length < MIN_REUSE:
-            return 0, None
-        return length, max(holders, key=lambda e: (e.kind, e.used))
-
-    def _is_known(self, tokens: list[int], salt: str | None) -> bool:
-        tree = self._trees.get(salt)
-        return self._cuts and tree is not None and tree.longest(tokens).length == len(tokens)
-
     def _keep(self, entry: Entry) -> None:
         if entry.kind is Kind.SESSION:
             old = self._sessions.get((entry.salt, entry.name))
             if isinstance(old, Entry):
-                old.kind, old.name = Kind.RECENT, ""
+                old.demote()
             self._sessions[entry.salt, entry.name] = entry
-        tree = self._trees.setdefault(entry.salt, PrefixTree())
-        self._entries[entry] = None
-        tree.insert(entry, entry.tokens)
-        self._touch(entry)
-        if self._cuts:
-            for match in list(tree.prefixes(entry.tokens)):
-                for other in match.holders:
-                    if other is not entry and other.kind is Kind.RECENT:
-                        self._forget(other)
-
-    def _touch(self, entry: Entry) -> None:
-        entry.used = next(self._clock)
+        self._shelf.add(entry)
+        for other in self._shelf.covered_by(entry):
+            self._forget(other)
 
     def _forget(self, entry: Entry) -> None:
-        del self._entries[entry]
-        tree = self._trees[entry.salt]
-        tree.remove(entry)
-        if not len(tree):
-            del self._trees[entry.salt]
+        self._shelf.remove(entry)
         self.abandon(entry.seq)
 
     def _evict(self, entry: Entry) -> None:
@@ -291,26 +222,19 @@ class SessionManager:
             self._sessions[entry.salt, entry.name] = len(entry.tokens)
         self._forget(entry)
 
-    def _victim(self, keep: Entry | None = None) -> Entry | None:
-        order = sorted((e for e in self._entries if e is not keep), key=lambda e: (e.kind, e.used))
-        return next((e for e in order if self._engine.exclusive_cells(e.seq)), order[0] if order else None)
-
     def _new_seq(self, keep: Entry | None) -> int:
         if not self._free_seqs:
-            idle = [e for e in self._entries if e is not keep]
-            if not idle:
+            victim = self._shelf.victim(lambda _: 1, keep)
+            if victim is None:
                 msg = "Every sequence is in use by a running request. Raise max_sequences, or send fewer at once."
                 raise CacheFullError(msg)
-            self._evict(min(idle, key=lambda e: (e.kind, e.used)))
+            self._evict(victim)
         return self._free_seqs.pop()
 
-    def _entry_of(self, record: PinRecord) -> Entry | None:
-        return next((e for e in self._entries if e.pin is record), None)
-
     def _release_pin(self, record: PinRecord) -> None:
-        entry = self._entry_of(record)
+        entry = self._shelf.of_pin(record)
         if entry is not None:
-            entry.kind, entry.name, entry.pin = Kind.RECENT, "", None
+            entry.demote()
 
     def _session(self, name: str, salt: str | None) -> Entry | int:
         try:

@@ -18,7 +18,7 @@ from pinfold import Runtime
 from pinfold.errors import InvalidRequestError, UnsupportedModeError
 from pinfold.results import Completion, ToolCall
 
-SYSTEM = "You answer questions about the tides of the harbour. " + "Call a tool when you need a figure. " * 12
+SYSTEM = "You answer questions about the tides of the harbour. " + "Call a tool when you need a figure. " * 4
 
 
 @tool
@@ -129,7 +129,7 @@ def test_the_middleware_refuses_what_it_does_not_have() -> None:
 
 
 def test_two_agents_share_one_pin_on_the_embedded_model(embedded: Runtime) -> None:
-    model = ChatPinfold(model="smollm2", n_ctx=2048, max_tokens=48)
+    model = ChatPinfold(model="smollm2", n_ctx=2048, max_tokens=24)
     before = {pin.name for pin in embedded.pins()}
     middleware = [PinfoldPromptCachingMiddleware(), ForcedCalls(), ModelCallLimitMiddleware(run_limit=2)]
     answers = [

@@ -21,7 +21,7 @@ class TestChatPinfoldIntegration(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": "smollm2", "n_ctx": 2048, "max_tokens": 96}
+        return {"model": "smollm2", "n_ctx": 2048, "max_tokens": 160, "repetition_penalty": 1.1}
 
     @property
     def has_tool_calling(self) -> bool:

@@ -114,9 +114,9 @@ def test_a_tool_call_can_be_forced_and_run(llm) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # LlamaIndex's workflows
-async def test_an_agent_calls_its_tool_and_reuses_its_prompt(llm) -> None:
+async def test_an_agent_calls_its_tool_and_reuses_its_prompt(runtime) -> None:
+    llm = Pinfold(runtime=runtime, max_tokens=60, salt="agent")
     agent = FunctionAgent(tools=[ADD], llm=llm, system_prompt="You add numbers.", initial_tool_choice="add")
-    agent.llm = Pinfold(runtime=llm.runtime, max_tokens=60, salt="agent")
     output = await agent.run("What is 2 plus 3?")
     assert [call.tool_name for call in output.tool_calls] == ["add"]
     assert output.raw["usage"]["prompt_tokens_details"]["cached_tokens"] > 100

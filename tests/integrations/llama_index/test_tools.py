@@ -31,9 +31,9 @@ def two_calls(answer: SimpleNamespace) -> Any:
 
 def test_a_tool_goes_in_with_its_schema_and_its_name_to_the_letter(llm, runtime, answer) -> None:
     runtime.answers = [answer.text("no")]
-    llm.chat_with_tools([FunctionTool.from_defaults(add, name="my tool[int]")], user_msg="?")
+    llm.chat_with_tools([FunctionTool.from_defaults(add, name="files.add")], user_msg="?")
     (tool,) = runtime.requests[0].arguments["tools"]
-    assert tool["function"]["name"] == "my tool[int]"
+    assert tool["function"]["name"] == "files.add"
     assert tool["function"]["parameters"]["required"] == ["a", "b"]
     assert "Adds two numbers" in tool["function"]["description"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinfold.decoding.sampling import Sampler
+from pinfold.decoding.sampling import Sampler, _draw
 from pinfold.errors import DecodeError
 from pinfold.options import GenerationOptions
 
@@ -70,6 +70,7 @@ TOKENS = st.lists(st.integers(0, 11), max_size=12)
 LOGITS = st.lists(st.integers(-40, 40).map(lambda i: i / 8), min_size=12, max_size=12, unique=True)
 
 
+@settings(deadline=None)
 @given(LOGITS, TOKENS, TOKENS, st.sampled_from(OPTIONS), st.sets(st.integers(0, 11), max_size=11))
 def test_the_distribution_equals_a_slow_reference(
     logits: list[float], prompt: list[int], answer: list[int], options: dict[str, Any], forbidden: set[int]
@@ -100,12 +101,36 @@ def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> floa
     ],
 )
 def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
-    logits, n = row(1.0, 0.5, 0.0, -0.5, 2.0, -np.inf, -1.0, 0.25), 20_000
+    logits, n = row(1.0, 0.5, 0.0, -0.5, 2.0, -np.inf, -1.0, 0.25), 4_000
     drawing = sampler([4, 0], seed=7, **options)
     counts = np.bincount([drawing.pick(logits) for _ in range(n)], minlength=len(logits))
     assert chi_square(counts, drawing.distribution(logits) * n) < 24.3  # 0.1% of 7 degrees of freedom
 
 
+def test_draws_of_a_long_row_follow_the_distribution() -> None:
+    """Longer than a block of the draw, with forbidden tokens and an end that weighs nothing."""
+    logits = np.full(3000, -np.inf, np.float32)
+    live = [0, 511, 512, 1024, 1500, 2900]
+    logits[live] = [0.0, 1.0, 0.5, 0.0, 2.0, -1.0]
+    drawing, n = sampler(temperature=1.0, seed=1), 4_000
+    counts = np.bincount([drawing.pick(logits) for _ in range(n)], minlength=len(logits))
+    assert chi_square(counts, drawing.distribution(logits) * n) < 20.5  # 0.1% of 5 degrees of freedom
+
+
+@pytest.mark.parametrize(("n", "k"), [(200, 3), (200, 64), (200, 150), (6400, 40), (6401, 1), (64, 1)])
+def test_top_k_of_long_rows_equals_a_sort(n: int, k: int) -> None:
+    logits = np.random.default_rng(n + k).integers(-40, 40, n).astype(np.float32) / 8  # with ties
+    got = np.flatnonzero(sampler(temperature=1.0, top_k=k).distribution(logits))
+    assert got.tolist() == sorted(np.argsort(-logits, kind="stable")[:k].tolist())
+
+
+def test_pick_at_the_last_of_the_unit_interval_draws_what_weighs_something() -> None:
+    assert _draw(row(0.0, 1.0, 3.0, 0.0), 1.0) == 2
+    assert _draw(row(0.0, 1.0, 3.0, 0.0), 0.0) == 1
+    assert _draw(row(0.0, 1.0, 3.0, 0.0), 0.25) == 2
+
+
+@settings(deadline=None)
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=30))
 def test_greedy_is_the_first_highest(logits: list[float]) -> None:
     assert sampler().pick(row(*logits)) == logits.index(max(logits))
@@ -146,7 +171,7 @@ def test_top_p_keeps_at_least_one_and_the_one_that_reaches_it() -> None:
 
 @pytest.mark.parametrize("top_p", [0.5, 0.999])
 def test_top_p_of_a_flat_row_is_that_part_of_it(top_p: float) -> None:
-    n = 20_000
+    n = 4_000
     kept = np.flatnonzero(sampler(temperature=1.0, top_p=top_p).distribution(np.zeros(n, np.float32)))
     assert len(kept) == pytest.approx(top_p * n, abs=2)
     assert kept[-1] == len(kept) - 1  # of equals, those with the lower ids

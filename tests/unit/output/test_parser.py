@@ -82,6 +82,7 @@ SAMPLES = [
     Sample("an empty tag", "<tool_call></tool_call>", invalid=(None,)),
     Sample("not a number", tagged('{"name": "read", "arguments": {"path": NaN}}'), invalid=("read",)),
     Sample("half a surrogate", tagged('{"name": "read", "arguments": {"path": "\\ud800"}}'), invalid=("read",)),
+    Sample("too large a number", tagged('{"name": "read", "arguments": {"path": 1e999}}'), invalid=("read",)),
     Sample("arguments are a list", tagged('{"name": "read", "arguments": [1]}'), invalid=("read",)),
     Sample("arguments string is no JSON", tagged('{"name": "read", "arguments": "a.py"}'), invalid=("read",)),
     Sample("too deep", tagged('{"name": "read", "arguments": ' + "[" * 100_000), invalid=("read",)),
@@ -143,6 +144,13 @@ SAMPLES = [
     Sample("required", tagged(READ), calls=(READ_CALL,), expect="required"),
     Sample("required, cut in the tag", "<tool_", invalid=(None,), cut=True, expect="required"),
     Sample("required, cut in the call", '<tool_call>\n{"name": "sea', invalid=(None,), cut=True, expect="required"),
+    Sample(
+        "required, cut in a string that holds a tag",
+        '<tool_call>\n{"name": "read", "arguments": {"path": "a}}</tool_call> and so',
+        invalid=("read",),
+        cut=True,
+        expect="required",
+    ),
     Sample("required, text only", "I will not.", invalid=(None,), expect="required"),
     Sample("required, beside text", "OK\n" + tagged(READ), "OK", (READ_CALL,), expect="required"),
     Sample("required, nothing", "", expect="required", cut=True),
@@ -224,6 +232,7 @@ def test_any_output_is_the_same_at_any_split(output: str, data: st.DataObject, c
     assert bare(parse(sample, [output[:at], output[at:]])) == whole
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.booleans())
 def test_without_tools_text_passes_untouched(text: str, offered: bool) -> None:
     parser = OutputParser(tools=TOOLS if offered else (), expect="none" if offered else "auto")

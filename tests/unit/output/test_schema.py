@@ -45,6 +45,13 @@ def test_where_more_may_be_meant_it_stays(schema: dict[str, Any]) -> None:
     assert narrowed(schema) == schema
 
 
+def test_an_integer_without_bounds_gets_those_of_exact_json() -> None:
+    assert narrowed({"type": "integer"}) == {"type": "integer", "minimum": 1 - 2**53, "maximum": 2**53 - 1}
+    for bounded in ({"minimum": 0}, {"exclusiveMaximum": 9}, {"multipleOf": 5}, {"enum": [2**60]}, {"const": 1}):
+        assert narrowed({"type": "integer", **bounded}) == {"type": "integer", **bounded}
+    assert narrowed({"type": "number"}) == {"type": "number"}
+
+
 def test_a_format_that_no_grammar_knows_is_left_out() -> None:
     schema = {"properties": {"format": {"type": "string", "format": "path"}, "when": {"format": "date-time"}}}
     properties = narrowed(schema)["properties"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinfold.output.stop import StopScanner
@@ -51,6 +51,7 @@ def test_every_split_in_two_or_three_equals_the_whole(stops: list[str], text: st
         assert scan(stops, [text[:a], text[a:b], text[b:]]) == whole
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("abc", min_size=1, max_size=4), max_size=4),
     st.lists(st.text("abc", max_size=4), max_size=8),
@@ -59,6 +60,7 @@ def test_any_stops_and_pieces_equal_the_slow_reference(stops: list[str], pieces:
     assert scan(stops, pieces) == reference(stops, "".join(pieces))
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3), st.text("ab", max_size=30))
 def test_nothing_shown_is_ever_taken_back_and_no_stop_leaks(stops: list[str], text: str) -> None:
     shown, stopped = scan(stops, list(text))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinfold.output.text import TextDecoder, open_mark
@@ -38,6 +38,7 @@ def test_after_finish_the_decoder_starts_afresh() -> None:
     assert decoder.feed(b"ok") == "ok"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.data())
 def test_any_bytes_at_any_split_equal_the_whole(data: bytes, draw: st.DataObject) -> None:
     at = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=6)))

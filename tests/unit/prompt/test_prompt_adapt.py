@@ -105,6 +105,9 @@ def test_content_call_ids_and_arguments_take_the_templates_form() -> None:
     ids = [part.split(" ")[0] for part in short.split("[CALL]")[1:]]
     assert [len(call_id) for call_id in ids] == [9, 9]
     assert ids[0] != ids[1]
+    long = chat_templates.LATE_TOOLS.replace("!= 9", "< 9")
+    shortest = [{**CALLS, "tool_calls": [{**CALLS["tool_calls"][0], "id": "c"}]}]
+    assert "[CALL]" in text(long, [ASK, *shortest], [TOOL])
 
 
 def test_reasoning_reaches_the_template_and_its_loss_is_told() -> None:
@@ -116,11 +119,22 @@ def test_reasoning_reaches_the_template_and_its_loss_is_told() -> None:
     assert any("reasoning of earlier turns" in note for note in later.notes)
 
 
-def test_a_clock_is_told() -> None:
+def test_a_date_in_the_prompt_is_told() -> None:
     assert any("writes the date" in note for note in renderer(chat_templates.CLOCK).render([ASK]).notes)
-    pinned = renderer(chat_templates.CLOCK).prefix([SYSTEM])
+    pinned = renderer(chat_templates.CLOCK).prefix([SYSTEM, ASK])
     assert pinned.warning is not None
     assert "writes the date" in pinned.warning
+
+
+def test_a_date_that_a_system_message_replaces_is_not_told() -> None:
+    default = (
+        "{% set day = strftime_now('%d %B %Y') %}{% if messages[0].role != 'system' %}Today: {{ day }}\n{% endif %}"
+    )
+    r = renderer(default + chat_templates.CHATML)
+    assert r.template.traits.clock
+    assert any("writes the date" in note for note in r.render([ASK]).notes)
+    assert r.render([SYSTEM, ASK]).notes == ()
+    assert r.prefix([SYSTEM, ASK]).warning is None
 
 
 def test_a_model_without_a_template_gets_a_plain_one() -> None:

@@ -129,6 +129,14 @@ def test_a_tool_that_was_taken_away_shows_as_the_one_in_its_place() -> None:
     assert both.place(parted).where == 'tool "search"'
 
 
+@pytest.mark.parametrize("source", [chat_templates.CHATML, chat_templates.TOOLS])
+def test_tools_are_found_whatever_they_are_called(source: str) -> None:
+    r = renderer(source)
+    prompt = r.render([{"role": "system", "content": "type name function"}], [{"name": "name"}, {"name": "function"}])
+    for tool in prompt.tools:
+        assert place_of(prompt, r.tokenizer, tool.json) == f'tool "{tool.name}"'
+
+
 def test_a_shorter_message_shows_as_itself() -> None:
     r = renderer(chat_templates.CHATML)
     longer = r.render([{"role": "system", "content": "Be brief. Be kind."}, {"role": "user", "content": "Hi"}])

@@ -163,5 +163,13 @@ def test_growth_that_merges_turns_is_explained() -> None:
 
 
 def test_growth_skips_beginnings_that_the_template_refuses() -> None:
-    needs_user = "{% if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}{{ raise_exception('no user') }}{% endif %}"
-    assert explain_growth(renderer(needs_user + chat_templates.CHATML), [SYSTEM, ASK, CALL, RESULT]) == ()
+    answered = "messages[-1].role == 'user'"
+    picky = f"{{% if {answered} %}}{{{{ raise_exception('no answer') }}}}{{% endif %}}{chat_templates.CHATML}"
+    assert explain_growth(renderer(picky), [SYSTEM, ASK, CALL, RESULT, CALL]) == ()
+
+
+def test_growth_begins_where_there_is_something_to_answer() -> None:
+    assert explain_growth(renderer(chat_templates.STRICT), [SYSTEM]) == ()
+    assert (
+        explain_growth(renderer(chat_templates.STRICT), [SYSTEM, ASK, {"role": "assistant", "content": "Yes."}]) == ()
+    )

@@ -9,6 +9,7 @@ from pinfold.prompt import sandbox
 from pinfold.prompt.template import ChatTemplate
 from tests.support import chat_templates
 
+BIG = '1764536532000{"t": 1000000000000}'
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -28,6 +29,7 @@ def render(source: str) -> str:
         ("{% set ns = namespace(n=0) %}{% for i in range(3) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
         ("{{ '%s-%03d' % ('a', 7) }}{{ '{:>3}'.format('b') }}{{ 'ab' * 2 }}{{ 2 ** 3 }}", "a-007  babab8"),
         ("{{ 'a.b' | replace('.', '-') }}{{ ['x', 'y'] | join(',') }}{{ 'aa'.replace('a', 'b') }}", "a-bx,ybb"),
+        ("{% macro m(x) %}{{ x | string }}{% endmacro %}{{ m(1764536532000) ~ {'t': 10**12} | tojson }}", BIG),
         ("{{ bos_token }}{{ documents is none }}{{ tools is none }}", "<s>TrueTrue"),
     ],
 )
@@ -74,6 +76,8 @@ def test_templates_do_not_leave_the_sandbox(source: str) -> None:
         "{{ 'x' | center(10**9) }}",
         "{{ '%999999999d' % 1 }}",
         "{{ '{:999999999}'.format(1) }}",
+        "{{ (1).to_bytes(10**9, 'big') }}",
+        "{{ [1] | slice(10**9) | list }}",
         "{{ '%999999999d' | format(1) }}",
         "{{ [1] | tojson(indent=10**9) }}",
         "{% for i in range(999) %}{{ 'x' * 999999 }}{% endfor %}",
@@ -81,6 +85,8 @@ def test_templates_do_not_leave_the_sandbox(source: str) -> None:
 )
 def test_work_without_bound_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MAX_STEPS", 5_000)
+    monkeypatch.setattr(sandbox, "MAX_OUTPUT", 1_000_000)
+    monkeypatch.setattr("pinfold.prompt.template.MAX_OUTPUT", 1_000_000)
     with pytest.raises(TemplateError, match="chat_template"):
         render(source)
 

@@ -90,7 +90,11 @@ class Pinfold(StructuredPrediction):
     def __init__(
         self, model: str | os.PathLike[str] | None = None, *, runtime: Runtime | None = None, **settings: Any
     ) -> None:
-        """`runtime` is used as it is and stays the caller's to close; engine settings cannot be given beside it."""
+        """Settings as above.
+
+        `runtime` is used as it is and stays the caller's to close; engine settings cannot be given beside it. A pickle
+        leaves it behind and opens `model` anew: name the model as well if there will be one.
+        """
         checked = check_constructor(settings, type(self).model_fields)
         if runtime is not None:
             refuse_beside_runtime(settings)
@@ -98,7 +102,7 @@ class Pinfold(StructuredPrediction):
         if model is None:
             msg = "No model was named. Pass an alias such as 'smollm2', a path, a Hugging Face id, or runtime=."
             raise InvalidRequestError(msg)
-        super().__init__(model=os.fspath(model), **checked)
+        super().__init__(**(checked | {"model": os.fspath(model)}))
         self._runtime = RuntimeHandle(runtime)
 
     @classmethod

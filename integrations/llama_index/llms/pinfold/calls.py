@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pinfold import Completion, Delta, Runtime
@@ -35,15 +35,11 @@ class Call:
     def deltas(self, runtime: Runtime) -> Generator[Delta, None, None]:
         """The answer as it grows; to be closed."""
         if isinstance(self.prompt, str):
-            deltas = runtime.stream_complete(self.prompt, **self.arguments)
-        else:
-            deltas = runtime.stream(self.prompt, **self.arguments)
-        return cast("Generator[Delta, None, None]", deltas)
+            return runtime.stream_complete(self.prompt, **self.arguments)
+        return runtime.stream(self.prompt, **self.arguments)
 
     def adeltas(self, runtime: Runtime) -> AsyncGenerator[Delta, None]:
         """The answer as it grows, without blocking the event loop; to be closed."""
         if isinstance(self.prompt, str):
-            deltas = runtime.astream_complete(self.prompt, **self.arguments)
-        else:
-            deltas = runtime.astream(self.prompt, **self.arguments)
-        return cast("AsyncGenerator[Delta, None]", deltas)
+            return runtime.astream_complete(self.prompt, **self.arguments)
+        return runtime.astream(self.prompt, **self.arguments)

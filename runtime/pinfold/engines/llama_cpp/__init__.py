@@ -6,7 +6,6 @@ In: token spans and sequence ids. Out: logits, and KV that is shared, cut and sa
     library.py    the shared library: import, log capture
     loading.py    options and a GGUF file -> a model and a context
     tokenizer.py  text <-> token ids
-    cells.py      which sequences share which KV cells
     batch.py      the C batch, filled through numpy views
     engine.py     the engine itself
 """

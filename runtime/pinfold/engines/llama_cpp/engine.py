@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.base import Capabilities, ForwardInterrupted, Mode, Span
+from pinfold.engines.cells import CellLedger
 from pinfold.engines.llama_cpp.batch import Batch
-from pinfold.engines.llama_cpp.cells import CellLedger
 from pinfold.engines.llama_cpp.library import expecting_errors
 from pinfold.engines.llama_cpp.loading import Loaded, load
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError

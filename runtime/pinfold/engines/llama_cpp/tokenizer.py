@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -69,7 +70,9 @@ class LlamaTokenizer:
                 "Run: pip install 'pinfold[llama-cpp]'."
             )
             raise UnsupportedModeError(msg) from e
-        return lltokenizer_from_vocab(self._vocab)
+        with warnings.catch_warnings():  # it calls functions that llama_cpp has renamed
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return lltokenizer_from_vocab(self._vocab, eos_token=sorted(self.end_tokens))
 
     def _tokenize(self, data: bytes, special: bool) -> list[int]:
         room = len(data) + 8

@@ -7,7 +7,7 @@ in all is the same at every way of cutting the text, but for the calls' ids.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,8 +47,11 @@ class ToolCallParser(Protocol):
         """
 
 
-ParserFactory = Callable[[frozenset[str]], ToolCallParser]
-"""Makes a parser from the names of the tools that were offered."""
+class ParserFactory(Protocol):
+    """Makes the parser of one answer."""
+
+    def __call__(self, names: frozenset[str], *, forced: bool) -> ToolCallParser:
+        """A parser for calls of `names`. `forced`: a grammar holds the answer to well-formed calls and nothing else."""
 
 
 def new_call_id() -> str:

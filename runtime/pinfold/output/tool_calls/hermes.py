@@ -19,8 +19,10 @@ OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 
-def hermes_parser(names: frozenset[str]) -> ToolCallParser:
-    """A parser for the family, given the names of the offered tools."""
+def hermes_parser(names: frozenset[str], *, forced: bool) -> ToolCallParser:
+    """A parser for the family (`base.ParserFactory`)."""
+    if forced:
+        return MarkupParser({OPEN: partial(TaggedCall, names, forced=True)})
     return MarkupParser(
         {OPEN: partial(TaggedCall, names), FENCE: partial(FencedCall, names)}, at_start=partial(BareCall, names)
     )
@@ -29,8 +31,9 @@ def hermes_parser(names: frozenset[str]) -> ToolCallParser:
 class TaggedCall:
     """Calls between tags. The tags mean nothing else, so what is no call there is an invalid one."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], *, forced: bool = False) -> None:
         self._names = names
+        self._forced = forced
         self._seen = ""
         self._end = EndFinder(CLOSE, OPEN, start=len(OPEN))  # a new opening ends a call that lacks its closing tag
 
@@ -54,7 +57,12 @@ class TaggedCall:
         return Verdict(Parsed(invalid_tool_calls=(call,)))
 
     def _until_first_close(self, end: int) -> Verdict | None:
-        """The call up to its first closing tag, if text up to `end` hides one in a string that was never closed."""
+        """The call up to its first closing tag, if text up to `end` hides one in a string that was never closed.
+
+        No grammar lets a string break, so in a forced call the tag is part of the string.
+        """
+        if self._forced:
+            return None
         close = self._seen.find(CLOSE, 0, end)
         if close < 0 or is_json(self._seen[len(OPEN) : end]):
             return None

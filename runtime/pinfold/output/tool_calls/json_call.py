@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +28,16 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(msg)
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        msg = f"{number} is too large a number"
+        raise ValueError(msg)
+    return value
+
+
 # strict=False: models write raw newlines in strings, and what they mean is plain
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def begins_like_call(text: str, names: frozenset[str]) -> bool | None:

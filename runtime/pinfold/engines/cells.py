@@ -1,7 +1,6 @@
-"""Which sequences share which KV cells.
+"""Which sequences share which KV cells: a cell is free once no sequence holds it.
 
-llama.cpp shares cells between forked sequences but does not say how many are in use. This book-keeping mirrors it:
-a cell is free once no sequence holds it.
+llama.cpp shares cells between forked sequences but does not say how many are in use; this book-keeping mirrors it.
 """
 
 from __future__ import annotations

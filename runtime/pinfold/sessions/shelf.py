@@ -1,0 +1,123 @@
+"""The sequences that are kept while no request runs on them, found by prefix and given up in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from pinfold.sessions.pins import PinRecord
+from pinfold.sessions.prefix_tree import PrefixTree
+
+__all__ = ["MIN_REUSE", "Entry", "Kind", "Shelf"]
+
+# Sharing less than this is coincidence (the template's first words) and not worth a fork.
+MIN_REUSE = 8
+
+
+class Kind(IntEnum):
+    """What a kept sequence is, in the order in which they are given up when room runs out."""
+
+    RECENT = 0
+    SESSION = 1
+    AUTO_PIN = 2
+    PIN = 3
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A kept sequence: `seq` holds exactly the KV of `tokens`. `used` grows with each use of any entry."""
+
+    kind: Kind
+    name: str
+    salt: str | None
+    tokens: list[int]
+    seq: int
+    used: int = 0
+    pin: PinRecord | None = field(default=None)
+
+    @property
+    def label(self) -> str:
+        """For reports."""
+        if self.kind is Kind.RECENT:
+            return "an earlier request"
+        return f"session {self.name!r}" if self.kind is Kind.SESSION else f"pin {self.name!r}"
+
+    def demote(self) -> None:
+        """It has lost its name: it may be reused until room is needed."""
+        self.kind, self.name, self.pin = Kind.RECENT, "", None
+
+
+class Shelf:
+    """All entries, in one prefix tree for each salt. `cuts`: a prefix of an entry can be reused, not only all of it."""
+
+    def __init__(self, *, cuts: bool) -> None:
+        self._cuts = cuts
+        self._entries: dict[Entry, None] = {}
+        self._trees: dict[str | None, PrefixTree[Entry]] = {}
+        self._clock = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(tuple(self._entries))
+
+    def add(self, entry: Entry) -> None:
+        """Puts `entry` on the shelf, as the one used last."""
+        self._entries[entry] = None
+        self._trees.setdefault(entry.salt, PrefixTree()).insert(entry, entry.tokens)
+        self.touch(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Takes `entry` off."""
+        del self._entries[entry]
+        tree = self._trees[entry.salt]
+        tree.remove(entry)
+        if not len(tree):
+            del self._trees[entry.salt]
+
+    def touch(self, entry: Entry) -> None:
+        """Makes `entry` the one used last."""
+        entry.used = next(self._clock)
+
+    def find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
+        """The longest prefix of `tokens` that can be reused, short of all of them, and an entry that holds it.
+
+        One token must be left to evaluate, or there would be no logits.
+        """
+        tree = self._trees.get(salt)
+        if tree is None:
+            return 0, None
+        limit = len(tokens) - 1
+        if self._cuts:
+            match = tree.longest(tokens)
+            length, holders = min(match.length, limit), match.holders
+        else:
+            whole = [m for m in tree.prefixes(tokens) if m.length <= limit]
+            length, holders = (whole[-1].length, whole[-1].holders) if whole else (0, ())
+        if length < MIN_REUSE:
+            return 0, None
+        return length, max(holders, key=lambda e: (e.kind, e.used))
+
+    def holds(self, tokens: Sequence[int], salt: str | None) -> bool:
+        """Whether an entry begins with all of `tokens`, so that keeping them again gains nothing."""
+        tree = self._trees.get(salt)
+        return self._cuts and tree is not None and tree.longest(tokens).length == len(tokens)
+
+    def covered_by(self, entry: Entry) -> list[Entry]:
+        """Nameless entries that are a prefix of `entry`, and so gain nothing beside it."""
+        if not self._cuts:
+            return []
+        matches = self._trees[entry.salt].prefixes(entry.tokens)
+        return [e for match in matches for e in match.holders if e is not entry and e.kind is Kind.RECENT]
+
+    def of_pin(self, record: PinRecord) -> Entry | None:
+        """The entry that holds the pin's KV."""
+        return next((e for e in self._entries if e.pin is record), None)
+
+    def victim(self, exclusive_cells: Callable[[int], int], keep: Entry | None = None) -> Entry | None:
+        """The entry to give up first: the least in kind, then the least recently used, that frees any cells."""
+        order = sorted((e for e in self._entries if e is not keep), key=lambda e: (e.kind, e.used))
+        return next((e for e in order if exclusive_cells(e.seq)), order[0] if order else None)
