@@ -34,8 +34,7 @@ check: $(INSTALLED) ## Lint, format, types, import arrows, docs, wheel
 	$(BIN)/python tests/support/wheel_check.py
 
 bench: $(BENCH_INSTALLED) ## Measure the figures that README quotes (some minutes)
-	$(BIN)/python tests/benchmarks/agents.py $(ARGS)
-	$(BIN)/python tests/benchmarks/decoding.py $(ARGS)
+	$(BIN)/python -m pytest -q -s tests/benchmarks $(ARGS)
 
 soak: $(INSTALLED) ## Run the long reliability tests
 	$(BIN)/python -m pytest -q -m soak tests/reliability $(ARGS)

@@ -155,7 +155,7 @@ class Runtime:
         messages: Messages = ()
         tools: Tools = None
         if pin is not None:
-            found = self._worker.call(lambda manager: manager.view(manager.pin_book.get(pin)))
+            found = self._worker.call(lambda manager: manager.pin_named(pin))
             messages, tools = self._pinned.get(pin, ((), None))
             salt = found.salt if salt is None else salt
         self._worker.call(lambda manager: manager.open_session(name, salt))

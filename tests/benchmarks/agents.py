@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from bare import BareLlama
-from common import Figure, Report, median, model_path, paired, parser, progress, settle, table
+from common import Figure, Report, command, median, model_path, paired, parser, progress, settle, table
 from peers import BarePeer, LlamaCppPythonPeer, LlamaServerPeer, Peer, PinfoldPeer, Turn
 
 from pinfold import Runtime
@@ -41,19 +41,15 @@ N_CTX = 2048
 SLOTS = 8
 CELLS = N_CTX * SLOTS
 
-# What the figures are about; the report's command names what was run otherwise.
-USUAL = {"agents": 6, "prompt": 1500, "answer": 16, "threads": 2, "model": "smollm2"}
-
 # Of each peer, turn by turn, agent by agent.
 Turns = dict[str, list[list[Turn]]]
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--agents", type=int, help=f"at most {len(NAMES)}")
-    options.add_argument("--prompt", type=int, help="tokens of a system prompt")
-    options.add_argument("--answer", type=int, help="tokens of an answer")
-    options.set_defaults(**USUAL)
+    options.add_argument("--agents", type=int, default=6, help=f"at most {len(NAMES)}")
+    options.add_argument("--prompt", type=int, default=1500, help="tokens of a system prompt")
+    options.add_argument("--answer", type=int, default=16, help="tokens of an answer")
     args = options.parse_args()
     if not 1 <= args.agents <= len(NAMES):
         options.error(f"--agents must be from 1 to {len(NAMES)}")
@@ -65,13 +61,7 @@ def main() -> None:
             opened.callback(peer.close)
         turns = take_turns(runtime, peers, systems)
     figures, tables = evaluate(turns)
-    Report(command(args), args.model, figures, tables).print(as_json=args.json)
-
-
-def command(args: argparse.Namespace) -> str:
-    """What was run, with whatever differs from the workload that the figures are about."""
-    changed = [f"--{name} {getattr(args, name)}" for name, usual in USUAL.items() if getattr(args, name) != usual]
-    return " ".join(["python tests/benchmarks/agents.py", *changed])
+    Report(command("agents.py", options, args), args.model, figures, tables).print(as_json=args.json)
 
 
 def open_runtime(args: argparse.Namespace) -> Runtime:

@@ -18,7 +18,19 @@ from typing import Any, Literal
 
 from pinfold.models.lookup import resolve
 
-__all__ = ["Figure", "Report", "machine", "median", "model_path", "paired", "parser", "progress", "settle", "table"]
+__all__ = [
+    "Figure",
+    "Report",
+    "command",
+    "machine",
+    "median",
+    "model_path",
+    "paired",
+    "parser",
+    "progress",
+    "settle",
+    "table",
+]
 
 # Longer than llama.cpp's threads spin after a forward, so that one peer's do not take the next one's cores.
 _SETTLE_S = 0.3
@@ -77,6 +89,16 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=2, help="threads of a forward, for every peer")
     options.add_argument("--json", action="store_true", help="print one JSON object in place of Markdown")
     return options
+
+
+def command(script: str, options: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """What was run: the script and whatever differs from the settings that the figures are about."""
+    changed = [
+        f"--{name} {value}"
+        for name, value in vars(args).items()
+        if name != "json" and value != options.get_default(name)
+    ]
+    return " ".join(["python", f"tests/benchmarks/{script}", *changed])
 
 
 def model_path(name: str) -> Path:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bare import BareLlama
-from common import Figure, Report, median, model_path, paired, parser, progress, settle, table
+from common import Figure, Report, command, median, model_path, paired, parser, progress, settle, table
 
 from pinfold import Runtime
 
@@ -31,9 +31,8 @@ def main() -> None:
         batch_figure, batch_table = measure_concurrency(runtime, args)
         fork_figure = measure_fork(runtime, args.forks)
     figures = [*speed_figures, batch_figure, fork_figure]
-    Report("python tests/benchmarks/decoding.py", args.model, figures, [speed_table, batch_table]).print(
-        as_json=args.json
-    )
+    report = Report(command("decoding.py", options, args), args.model, figures, [speed_table, batch_table])
+    report.print(as_json=args.json)
 
 
 def measure_speed(runtime: Runtime, args: argparse.Namespace) -> tuple[list[Figure], str]:

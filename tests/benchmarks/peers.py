@@ -62,6 +62,7 @@ class PinfoldPeer:
     def turn(self, agent: int, messages: Messages, tokens: Sequence[int]) -> Turn:
         began = time.perf_counter()
         ttft = 0.0
+        done = None
         for delta in self._runtime.stream(messages, max_tokens=self._answer):
             ttft = ttft or time.perf_counter() - began
             done = delta.done

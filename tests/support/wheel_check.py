@@ -60,7 +60,7 @@ def _try(wheel: Path, environment: Path) -> None:
 
 
 def _run(*command: object, code: int = 0) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
     if done.returncode != code:
         sys.exit(f"{' '.join(map(str, command))}\nended with {done.returncode}, not {code}:\n{output}")

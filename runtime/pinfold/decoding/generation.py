@@ -35,6 +35,7 @@ class Generation:
         self.seq: int | None = None
         self.evaluated = 0
         self.cold = False  # start without looking for a prefix: the last try failed on one
+        self.pauses = 0
         self.waits_for: tuple[Generation, int] | None = None
         self.marks: list[Mark] = sorted(job.marks, key=lambda mark: mark.length)
         self.lost_pins: list[PinRecord] = []

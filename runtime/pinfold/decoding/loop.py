@@ -36,6 +36,8 @@ log = logging.getLogger("pinfold.worker")
 _HEADROOM = 128
 # Ids kept free for the pins that running requests make.
 _SPARE_SEQS = 2
+# Times that one request is paused for others before it fails.
+_MOST_PAUSES = 8
 
 
 class BatchLoop:
@@ -184,12 +186,13 @@ class BatchLoop:
         return []
 
     def _make_way(self, error: CacheFullError) -> None:
-        """Pauses the youngest request for the others' sake; fails it if it is the only one."""
+        """Pauses the youngest request for the others' sake; fails it if it is the only one, or was paused too often."""
         youngest = self._running[-1]
-        if len(self._running) == 1:
+        if len(self._running) == 1 or youngest.pauses >= _MOST_PAUSES:
             self._fail(youngest, error)
             return
         self._abandon(youngest)
+        youngest.pauses += 1
         youngest.note("paused and computed again, because the KV was full")
         self._waiting.appendleft(youngest)
 

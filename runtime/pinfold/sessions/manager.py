@@ -135,6 +135,7 @@ class SessionManager:
 
     def unpin(self, name: str) -> None:
         """Ends the pin called `name`. Raises PinNotFoundError or PinExpiredError."""
+        self.expire_pins()
         record = self.pin_book.get(name)
         self.pin_book.remove(record)
         self._release_pin(record)
@@ -148,6 +149,11 @@ class SessionManager:
         """All live pins."""
         self.expire_pins()
         return [record.view(resident=self._shelf.of_pin(record) is not None) for record in self.pin_book]
+
+    def pin_named(self, name: str) -> Pin:
+        """The live pin called `name`. Raises PinNotFoundError or PinExpiredError."""
+        self.expire_pins()
+        return self.view(self.pin_book.get(name))
 
     def view(self, record: PinRecord) -> Pin:
         """`record` as users see it."""

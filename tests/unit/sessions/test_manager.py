@@ -42,7 +42,9 @@ def run(engine: WatchedEngine, manager: SessionManager, tokens: list[int], **kee
     return start.length
 
 
-def pin(engine: WatchedEngine, manager: SessionManager, tokens: list[int], name: str = "p", **more: object) -> PinRecord:
+def pin(
+    engine: WatchedEngine, manager: SessionManager, tokens: list[int], name: str = "p", **more: object
+) -> PinRecord:
     start = manager.start(tokens, None)
     engine.forward([Span(start.seq, start.length, tokens[start.length :])])
     record = PinRecord(name, tokens, None, 60.0, **more)  # type: ignore[arg-type]

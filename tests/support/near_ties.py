@@ -1,0 +1,52 @@
+"""Whether two greedy answers are the same, up to places where the model itself wavers.
+
+Batches of other shapes round differently, so that a cold prompt, cut in two other pieces, may already pick another token.
+A difference counts as a tie only where that is shown: the same tokens, evaluated cold in several cuts, differ by as
+much as the two tokens' logits do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinfold import Runtime
+from pinfold.engines.base import Span
+from pinfold.sessions.manager import SessionManager
+
+_CUTS = (256, 100, 61)
+
+
+def cold_logits(rt: Runtime, tokens: list[int], cut: int) -> NDArray[np.float32]:
+    """Logits [n_vocab] after `tokens`, evaluated from nothing in pieces of `cut`."""
+
+    def evaluate(manager: SessionManager) -> NDArray[np.float32]:
+        engine, seq = manager._engine, manager._new_seq(keep=None)
+        manager.make_room(len(tokens))
+        last = None
+        for at in range(0, len(tokens), cut):
+            last = engine.forward([Span(seq, at, tokens[at : at + cut])])[0]
+        assert last is not None
+        logits = last[-1].copy()
+        manager.abandon(seq)
+        return logits
+
+    return rt._worker.call(evaluate)
+
+
+def assert_same_or_tie(rt: Runtime, prompt: list[int], cold: str, warm: str) -> None:
+    """Fails unless `warm` is `cold`, or parts from it at a proven near-tie."""
+    if warm == cold:
+        return
+    cold_tokens, warm_tokens = rt.tokenize(cold), rt.tokenize(warm)
+    at = next(
+        (i for i, (a, b) in enumerate(zip(cold_tokens, warm_tokens, strict=False)) if a != b),
+        min(len(cold_tokens), len(warm_tokens)),
+    )
+    ends = sorted(rt._worker.engine.tokenizer.end_tokens)
+    logits = [cold_logits(rt, prompt + cold_tokens[:at], cut) for cut in _CUTS]
+    a = [cold_tokens[at]] if at < len(cold_tokens) else ends
+    b = [warm_tokens[at]] if at < len(warm_tokens) else ends
+    gaps = [float(row[a].max() - row[b].max()) for row in logits]
+    wavers = max(gaps) - min(gaps)
+    assert min(abs(gap) for gap in gaps) <= wavers, f"at token {at}: {cold!r} and {warm!r} differ by {gaps}, no tie"
