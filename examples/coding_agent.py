@@ -33,7 +33,7 @@ MAX_ANSWER_TOKENS = 512
 
 
 class AlwaysCallATool(AgentMiddleware[Any, Any, Any]):
-    """Has the grammar force a call in every turn, so that a small model always takes a step; `report` is the last."""
+    """Has the grammar force a call in every turn, so that also a small model always takes a step."""
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         return handler(request.override(tool_choice="any"))
@@ -82,7 +82,7 @@ def _short(arguments: dict[str, Any]) -> str:
 
 
 def run_agent(model: ChatPinfold, workspace: Workspace, name: str, task: str, steps: int) -> Iterator[BaseMessage]:
-    """The messages of one agent's turn at the task, as they come."""
+    """The messages of one agent's work, as they come, up to its report."""
     agent = create_agent(
         model,
         workspace.tools(),
@@ -96,7 +96,15 @@ def run_agent(model: ChatPinfold, workspace: Workspace, name: str, task: str, st
     )
     for update in agent.stream({"messages": [HumanMessage(task)]}, stream_mode="updates"):
         for change in update.values():
-            yield from (change or {}).get("messages", [])
+            for message in (change or {}).get("messages", []):
+                yield message
+                if is_report(message):
+                    return
+
+
+def is_report(message: BaseMessage) -> bool:
+    """Whether it is a report that was accepted: the end of an agent's work."""
+    return isinstance(message, ToolMessage) and message.name == "report" and message.status == "success"
 
 
 def run_team(model: ChatPinfold, workspace: Workspace, console: Console, steps: int) -> None:
@@ -108,8 +116,8 @@ def run_team(model: ChatPinfold, workspace: Workspace, console: Console, steps: 
         for message in run_agent(model, workspace, name, task.format(report=report), steps):
             if isinstance(message, AIMessage) and "pinfold" in message.response_metadata:
                 console.turn(name, message)
-            elif isinstance(message, ToolMessage) and message.name == "report":
-                said = str(message.content)
+            elif is_report(message):
+                said = message.text
         report = said or f"The {name} did not get as far as a report."
         console.say(f"{name} reports: {report}")
 

@@ -26,7 +26,8 @@ done, call report and stop.
 that the function gave beside the value that was expected, in the form "AssertionError: GIVEN != EXPECTED".
 - write_file replaces one file. Its content is the whole new file from the first line to the last, with every function \
 that was there before, also those that were right. Do not write only the part that changes.
-- report ends your work. Its text names the file, the function, and what is wrong with it or what was changed.
+- report ends your work. Its path is the file in stock that it is about, which you must have read. Its text names the \
+function and says what is wrong with it or what was changed.
 
 # The finder
 Run the tests first. Take the name of the failing test and find the function that it calls. Read the file in stock \
@@ -51,18 +52,19 @@ Then report whether the tests pass and whether the change is good. The reviewer 
 - Money is counted in whole cents. Text is cut with slices and padded with format widths.
 - Keep functions short and leave code alone that has nothing to do with the bug.
 
-# An example of a finder's report
-tests/test_ages.py fails: is_adult(18) gave False and True was expected. In stock/ages.py the function is_adult \
-compares with > where it must compare with >=, so that the age 18 itself counts.
+# An example from another project
+The file stock/ages.py had a function is_adult that gave False for the age 18, and a test expected True. The finder \
+reported: "is_adult compares with > and must compare with >=, because the age 18 itself counts." The fixer read the \
+file and then called write_file with all of its code written out, the mended line among it:
+{"path": "stock/ages.py", "content": "# Ages of customers.\\n\\n\\ndef is_adult(age):\\n    return age >= 18\\n\\n\\n\
+def is_child(age):\\n    return age < 14\\n"}
 """
 
 ROLES = {
-    "finder": "You are the finder. Begin with run_tests.\n\nReport so far: {report}",
+    "finder": "You are the finder. Run the tests, read the file that has the bug, and report.\n\nReport so far: {report}",
     "fixer": (
-        "You are the fixer. Begin with read_file, then write_file with the whole mended file, then run_tests, then "
-        "report.\n\nThe finder reports: {report}"
+        "You are the fixer. Read the file, write it again with the bug mended, run the tests, and report. In write_file "
+        "write out every line of the code yourself.\n\nThe finder reports: {report}"
     ),
-    "reviewer": (
-        "You are the reviewer. Begin with run_tests, then read_file, then report.\n\nThe fixer reports: {report}"
-    ),
+    "reviewer": "You are the reviewer. Run the tests, read the file, and report.\n\nThe fixer reports: {report}",
 }

@@ -66,7 +66,7 @@ class Workspace:
             msg = f"The content is longer than {MAX_FILE_BYTES} characters. Nothing was written."
             raise ToolException(msg)
         if target.suffix == ".py":
-            self._check_syntax(path, content)
+            _check_syntax(content, target.read_text(encoding="utf-8"))
         target.write_text(content, encoding="utf-8")
         return f"Wrote {path}."
 
@@ -105,7 +105,8 @@ class Workspace:
         return process.returncode == 0, output[-MAX_TEST_OUTPUT:]
 
     def tools(self) -> list[BaseTool]:
-        """The tools that an agent is given. A refusal comes back to it as the tool's answer."""
+        """The tools for one agent. A refusal comes back to it as the tool's answer."""
+        known: set[str] = set()
 
         @tool
         def list_files() -> str:
@@ -115,7 +116,9 @@ class Workspace:
         @tool
         def read_file(path: str) -> str:
             """Read one file of the workspace, for example stock/pages.py."""
-            return self.read(path)
+            text = self.read(path)
+            known.add(path)
+            return f"The file {path}:\n\n{text}"
 
         @tool
         def search(text: str) -> str:
@@ -133,20 +136,27 @@ class Workspace:
             passed, output = self.run_tests()
             return ("ALL TESTS PASS\n" if passed else "TESTS FAIL\n") + output
 
-        @tool(return_direct=True)
-        def report(text: str) -> str:
-            """Finish your turn and tell the next agent what you found or did. Name the file and the function."""
-            return text
+        @tool
+        def report(path: str, text: str) -> str:
+            """Finish your work and tell the next agent what you found or did in a file that you have read."""
+            if path not in known:
+                msg = f"Not yet: you have not read {path!r}. Read the file in stock that your report is about first."
+                raise ToolException(msg)
+            return f"{path}: {text}"
 
         tools: list[BaseTool] = [list_files, read_file, search, write_file, run_tests, report]
         for each in tools:
             each.handle_tool_error = True
         return tools
 
-    @staticmethod
-    def _check_syntax(path: str, content: str) -> None:
-        try:
-            compile(content, path, "exec")
-        except (SyntaxError, ValueError) as e:
-            msg = f"Nothing was written: the content is no valid Python ({e}). Send the whole file again."
-            raise ToolException(msg) from e
+
+def _check_syntax(content: str, before: str) -> None:
+    try:
+        compile(content, "content", "exec")
+    except (SyntaxError, ValueError) as e:
+        first = before.partition("\n")[0]
+        msg = (
+            f"Nothing was written, because the content is not Python: {e}. Send the whole file again, beginning with "
+            f"its first line: {first}"
+        )
+        raise ToolException(msg) from e

@@ -122,7 +122,7 @@ class LlamaServerPeer:
         self._answer = answer
         script = str(Path(__file__).with_name("llama_server.py"))
         options = ["--threads", str(threads), "--slots", str(slots), "--n-ctx", str(n_ctx)]
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
+        self._process = subprocess.Popen(
             [sys.executable, script, str(path), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

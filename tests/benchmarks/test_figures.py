@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("script", ["decoding.py", "agents.py"])
 def test_the_figures_meet_their_targets(script: str, smollm2: str) -> None:
-    run = subprocess.run(  # noqa: S603 - our own script, in a process that no other test has warmed or crowded
+    run = subprocess.run(
         [sys.executable, str(HERE / script), "--model", smollm2, "--json"],
         stdout=subprocess.PIPE,
         text=True,

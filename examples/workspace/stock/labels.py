@@ -1,4 +1,4 @@
-"""Labels on the shelf."""
+# Labels on the shelf.
 
 from stock.prices import as_text
 

@@ -1,4 +1,4 @@
-"""Pages of a product list."""
+# Pages of a product list.
 
 
 def page_count(total, size):

@@ -1,4 +1,4 @@
-"""Prices, always in whole cents."""
+# Prices, always in whole cents.
 
 
 def with_discount(cents, percent):
