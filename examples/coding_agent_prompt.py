@@ -35,7 +35,7 @@ that has this function. Compare what the function gives with what the test expec
 Then report the file, the function, the line that is wrong, and what it should do. The finder changes nothing.
 
 # The fixer
-Read the file that the finder named. Work out by hand what the function must give for the values in the failing test \
+The finder's report shows the file as it is. Work out by hand what the function must give for the values in the failing test \
 and for the values in the tests that pass: the new code must be right for all of them. Then write the whole file with \
 the bug mended. Keep every name, every docstring and every other function as it is. Run the tests afterwards. If a \
 test still fails, read its message, think again and write the file again. If all pass, report what was changed.
@@ -52,19 +52,16 @@ Then report whether the tests pass and whether the change is good. The reviewer 
 - Money is counted in whole cents. Text is cut with slices and padded with format widths.
 - Keep functions short and leave code alone that has nothing to do with the bug.
 
-# An example from another project
-The file stock/ages.py had a function is_adult that gave False for the age 18, and a test expected True. The finder \
-reported: "is_adult compares with > and must compare with >=, because the age 18 itself counts." The fixer read the \
-file and then called write_file with all of its code written out, the mended line among it:
-{"path": "stock/ages.py", "content": "# Ages of customers.\\n\\n\\ndef is_adult(age):\\n    return age >= 18\\n\\n\\n\
-def is_child(age):\\n    return age < 14\\n"}
+# The form of a report
+It names the failing test and the function, and says in one or two sentences what the function gives now and what it \
+must give. It speaks of nothing that you have not read in this project.
 """
 
 ROLES = {
-    "finder": "You are the finder. Run the tests, read the file that has the bug, and report.\n\nReport so far: {report}",
+    "finder": "You are the finder. Run the tests, read the file that has the bug, and report.\n\nSo far: {report}",
     "fixer": (
-        "You are the fixer. Read the file, write it again with the bug mended, run the tests, and report. In write_file "
-        "write out every line of the code yourself.\n\nThe finder reports: {report}"
+        "You are the fixer. Write the file again with the bug mended and all its functions, run the tests, and report."
+        "\n\nThe finder reports on {report}"
     ),
-    "reviewer": "You are the reviewer. Run the tests, read the file, and report.\n\nThe fixer reports: {report}",
+    "reviewer": "You are the reviewer. Run the tests, read the file, and report.\n\nThe fixer reports on {report}",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -54,7 +55,7 @@ class Workspace:
         return target.read_text(encoding="utf-8", errors="replace")
 
     def write(self, path: str, content: str) -> str:
-        """Replaces a file by `content`, if it is Python that compiles."""
+        """Replaces a file by `content`. Python must be valid and keep every function that was there."""
         target = self.resolve(path)
         if target.relative_to(self.root).parts[:1] == ("tests",):
             msg = "The tests are read-only: they say what is right. Change the file that they test."
@@ -66,7 +67,7 @@ class Workspace:
             msg = f"The content is longer than {MAX_FILE_BYTES} characters. Nothing was written."
             raise ToolException(msg)
         if target.suffix == ".py":
-            _check_syntax(content, target.read_text(encoding="utf-8"))
+            _check_python(content, before=target.read_text(encoding="utf-8"))
         target.write_text(content, encoding="utf-8")
         return f"Wrote {path}."
 
@@ -127,8 +128,10 @@ class Workspace:
 
         @tool
         def write_file(path: str, content: str) -> str:
-            """Replace one file by new content. The content is the whole new file, from its first to its last line."""
-            return self.write(path, content)
+            """Replace one file. The content is the whole new file, from its first to its last line."""
+            written = self.write(path, content)
+            known.add(path)
+            return written
 
         @tool
         def run_tests() -> str:
@@ -140,9 +143,9 @@ class Workspace:
         def report(path: str, text: str) -> str:
             """Finish your work and tell the next agent what you found or did in a file that you have read."""
             if path not in known:
-                msg = f"Not yet: you have not read {path!r}. Read the file in stock that your report is about first."
+                msg = f"Not yet: you have not read {path!r}. Call read_file first."
                 raise ToolException(msg)
-            return f"{path}: {text}"
+            return f"{path}: {text}\n\n{path} is now:\n```python\n{self.read(path)}```"
 
         tools: list[BaseTool] = [list_files, read_file, search, write_file, run_tests, report]
         for each in tools:
@@ -150,13 +153,21 @@ class Workspace:
         return tools
 
 
-def _check_syntax(content: str, before: str) -> None:
+def _check_python(content: str, *, before: str) -> None:
     try:
-        compile(content, "content", "exec")
+        lost = _defined(before) - _defined(content)
     except (SyntaxError, ValueError) as e:
-        first = before.partition("\n")[0]
         msg = (
             f"Nothing was written, because the content is not Python: {e}. Send the whole file again, beginning with "
-            f"its first line: {first}"
+            f"its first line: {before.partition(chr(10))[0]}"
         )
         raise ToolException(msg) from e
+    if lost:
+        msg = f"Nothing was written, because {', '.join(sorted(lost))} would be lost. Send the whole file again."
+        raise ToolException(msg)
+
+
+def _defined(source: str) -> set[str]:
+    """Names of the functions and classes of a file."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.parse(source).body if isinstance(node, kinds)}

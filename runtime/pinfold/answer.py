@@ -86,7 +86,7 @@ class Answer:
                 reasoning_tokens=min(self._count_tokens(whole.reasoning), outcome.completion_tokens),
             ),
             cache=CacheReport(
-                hit_kind="resident" if outcome.cached_tokens else "miss",
+                hit_kind=outcome.hit,
                 cached_tokens=outcome.cached_tokens,
                 source=outcome.source,
                 miss=self._miss(outcome.miss) if outcome.miss else None,
@@ -99,7 +99,7 @@ class Answer:
     def _miss(self, facts: MissFacts) -> Miss:
         lost = facts.length - facts.shared
         if facts.evicted:
-            reason = "Its KV was given up for lack of room and is computed again now. Raise kv_cells to keep it."
+            reason = "Its KV was given up for lack of room and is computed again now. Raise kv_cells or kv_memory to keep it."
             return Miss(facts.pin, "evicted", "the KV of the pin", facts.shared, lost, reason)
         if facts.shared >= len(self._prompt.tokens):
             reason = "The prompt ends before the pinned prefix does."
@@ -119,6 +119,7 @@ def _timings(outcome: Outcome) -> Timings:
     return Timings(
         queue_s=outcome.queue_s,
         ttft_s=outcome.ttft_s,
+        restore_s=outcome.restore_s,
         prefill_s=outcome.prefill_s,
         decode_s=outcome.decode_s,
         prompt_tps=computed / outcome.prefill_s if outcome.prefill_s > 0 else 0.0,

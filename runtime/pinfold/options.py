@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict
 
@@ -70,7 +71,9 @@ class RuntimeOptions(Options):
     Attributes:
         engine: ``auto`` (chosen by the probe), ``llama.cpp`` or ``scripted``.
         n_ctx: tokens that one request may use, prompt and answer together; cut to what the model was trained for.
-        kv_cells: tokens of KV that all sessions together may hold; default 4 times n_ctx.
+        kv_cells: tokens of KV that the engine holds for all sessions together; default 2 times n_ctx.
+        kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of the
+            machine's memory and at most 4 GiB; 0 is none.
         kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``.
         n_threads: threads of a forward; default the physical cores.
         n_gpu_layers: layers on the GPU where the build has one; -1 is all.
@@ -85,6 +88,7 @@ class RuntimeOptions(Options):
     engine: str = "auto"
     n_ctx: int = Field(default=8192, ge=64)
     kv_cells: int | None = Field(default=None, ge=64)
+    kv_memory: int | None = Field(default=None, ge=0)
     kv_resident: str = "f16"
     n_threads: int | None = Field(default=None, ge=1, le=512)
     n_gpu_layers: int = Field(default=-1, ge=-1)
@@ -93,6 +97,17 @@ class RuntimeOptions(Options):
     draft: str = "auto"
     chat_template: str | None = None
     timeout: float | None = Field(default=None, gt=0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """`kv_memory`, or its default on this machine."""
+        if self.kv_memory is not None:
+            return self.kv_memory
+        try:
+            machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):
+            machine = 8 << 30
+        return min(machine // 8, 4 << 30)
 
     @model_validator(mode="after")
     def _cells_hold_one_request(self) -> Self:

@@ -59,7 +59,7 @@ class Runtime:
         from pinfold.worker import Worker  # brings numpy in, which `import pinfold` does without
 
         opener, self.model = open_engine(model, self.options)
-        self._worker = Worker(opener, self.options.prefill_chunk)
+        self._worker = Worker(opener, prefill_chunk=self.options.prefill_chunk, memory=self.options.memory_bytes)
         engine: Engine = self._worker.engine
         try:
             self.capabilities: Capabilities = engine.capabilities

@@ -25,9 +25,10 @@ R = TypeVar("R")
 class Worker:
     """Opens the engine on a thread of its own and runs jobs on it until `close`. Safe from any thread."""
 
-    def __init__(self, open_engine: Callable[[], Engine], prefill_chunk: int) -> None:
+    def __init__(self, open_engine: Callable[[], Engine], *, prefill_chunk: int, memory: int) -> None:
         self._open_engine = open_engine
         self._prefill_chunk = prefill_chunk
+        self._memory = memory
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -105,7 +106,7 @@ class Worker:
         except Exception as e:  # noqa: BLE001 - whatever it is, it belongs to the caller who waits for the engine
             opened.set_exception(e)
             return
-        self._manager = SessionManager(engine)
+        self._manager = SessionManager(engine, self._memory)
         self._loop = BatchLoop(engine, self._manager, self._prefill_chunk)
         opened.set_result(engine)
         try:

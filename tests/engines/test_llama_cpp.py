@@ -46,6 +46,13 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
         assert engine.free_cells() == engine.capabilities.n_cells
 
 
+def row(engine: LlamaCppEngine, span: Span) -> np.ndarray:
+    """The last row of logits of a forward of one span, safe from the next."""
+    (logits,) = engine.forward([span])
+    assert logits is not None
+    return logits[-1].copy()
+
+
 def close(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < LARGEST and np.abs(a - b).mean() < MEAN)
 
@@ -65,30 +72,26 @@ def test_a_fork_shares_cells_and_goes_its_own_way(engine: LlamaCppEngine) -> Non
     engine.fork(0, 1, 7)
     assert engine.free_cells() == free
     assert (engine.length(1), engine.exclusive_cells(1)) == (7, 0)
-    (warm,) = engine.forward([Span(1, 7, tokens[7:])])
-    (cold,) = engine.forward([Span(2, 0, tokens)])
-    again, cold = warm.copy(), cold  # type: ignore[union-attr]
-    assert engine.tokenizer.decode([int(cold[0].argmax())]).strip() == "Madrid"  # type: ignore[index]
-    assert again.argmax() == cold.argmax()  # type: ignore[union-attr]
+    warm, cold = (int(row(engine, span).argmax()) for span in (Span(1, 7, tokens[7:]), Span(2, 0, tokens)))
+    assert engine.tokenizer.decode([warm]).strip() == "Madrid"
+    assert warm == cold
     engine.drop(0)
     assert engine.length(1) == len(tokens)
 
 
 def test_warm_logits_are_cold_logits_within_the_tolerance(engine: LlamaCppEngine) -> None:
     tokens = engine.tokenizer.encode(TEXT * 20, bos=True)[:300]
-    cold = engine.forward([Span(0, 0, tokens[:256], "none")]) and engine.forward([Span(0, 256, tokens[256:])])[0]
-    cold = cold[0].copy()
+    engine.forward([Span(0, 0, tokens[:256], "none")])
+    cold = row(engine, Span(0, 256, tokens[256:]))
     for cut in (1, 100, 299):
         engine.fork(0, 1, cut)
-        warm = engine.forward([Span(1, cut, tokens[cut:])])[0][0]  # type: ignore[index]
-        assert close(warm, cold)
+        assert close(row(engine, Span(1, cut, tokens[cut:])), cold)
         engine.drop(1)
 
 
 def test_several_sequences_in_one_forward_equal_each_alone(engine: LlamaCppEngine) -> None:
     texts = [engine.tokenizer.encode(t, bos=True) for t in (TEXT, "Two plus two is", "Once upon a time")]
-    alone = [engine.forward([Span(9, 0, t)])[0][0].copy() for t in texts if not engine.drop(9)]  # type: ignore[index,func-returns-value]
-    engine.drop(9)
+    alone = [row(engine, Span(9 + i, 0, t)) for i, t in enumerate(texts)]
     together = engine.forward([Span(i, 0, t) for i, t in enumerate(texts)])
     for one, other in zip(alone, together, strict=True):
         assert close(one, other[0])  # type: ignore[index]
@@ -105,11 +108,11 @@ def test_rows_are_those_asked_for(engine: LlamaCppEngine) -> None:
 
 def test_a_trim_is_exact(engine: LlamaCppEngine) -> None:
     tokens = engine.tokenizer.encode(TEXT, bos=True)
-    before = engine.forward([Span(0, 0, tokens)])[0][0].copy()  # type: ignore[index]
+    before = row(engine, Span(0, 0, tokens))
     engine.forward([Span(0, len(tokens), tokens[1:6], "none")])
     engine.trim(0, len(tokens) - 1)
     assert engine.length(0) == len(tokens) - 1
-    assert close(engine.forward([Span(0, len(tokens) - 1, tokens[-1:])])[0][0], before)  # type: ignore[index]
+    assert close(row(engine, Span(0, len(tokens) - 1, tokens[-1:])), before)
 
 
 def test_a_snapshot_comes_back_bit_for_bit(engine: LlamaCppEngine) -> None:
@@ -117,9 +120,8 @@ def test_a_snapshot_comes_back_bit_for_bit(engine: LlamaCppEngine) -> None:
     engine.forward([Span(0, 0, tokens, "none")])
     data = engine.snapshot(0)
     engine.restore(1, data, len(tokens))
-    assert engine.snapshot(1) == data or len(engine.snapshot(1)) == len(data)
-    first = engine.forward([Span(0, len(tokens), [5])])[0].copy()  # type: ignore[union-attr]
-    assert (engine.forward([Span(1, len(tokens), [5])])[0] == first).all()
+    assert len(engine.snapshot(1)) == len(data)
+    assert (row(engine, Span(0, len(tokens), [5])) == row(engine, Span(1, len(tokens), [5]))).all()
 
 
 @pytest.mark.parametrize("spoil", [lambda d: d[: len(d) // 2], lambda d: b"", lambda d: b"\0" * len(d)])
@@ -147,6 +149,12 @@ def test_spans_that_do_not_fit_change_nothing(engine: LlamaCppEngine) -> None:
     assert engine.length(1) == 0
 
 
+def forward_for_ever(engine: LlamaCppEngine, tokens: list[int]) -> None:
+    while True:
+        engine.forward([Span(0, 50, tokens[50:300], "none")])
+        engine.trim(0, 50)
+
+
 def test_an_interrupted_forward_ends_at_once_and_leaves_the_sequences_as_they_were(
     engine: LlamaCppEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,16 +165,14 @@ def test_an_interrupted_forward_ends_at_once_and_leaves_the_sequences_as_they_we
     timer.start()
     began = time.perf_counter()
     with caplog.at_level(logging.WARNING), pytest.raises(ForwardInterrupted):
-        while True:
-            engine.forward([Span(0, 50, tokens[50:300], "none")])
-            engine.trim(0, 50)
+        forward_for_ever(engine, tokens)
     timer.join()
     assert time.perf_counter() - began < 5
     assert engine.length(0) == 50
     assert not caplog.records  # the library complains, the user need not hear of it
-    interrupted = engine.forward([Span(0, 50, tokens[50:100])])[0][0].copy()  # type: ignore[index]
+    interrupted = row(engine, Span(0, 50, tokens[50:100]))
     engine.forward([Span(1, 0, tokens[:50], "none")])
-    assert close(engine.forward([Span(1, 50, tokens[50:100])])[0][0], interrupted)  # type: ignore[index]
+    assert close(row(engine, Span(1, 50, tokens[50:100])), interrupted)
 
 
 def test_text_goes_to_tokens_and_back(engine: LlamaCppEngine) -> None:

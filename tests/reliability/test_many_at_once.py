@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from typing import Any
@@ -45,15 +45,21 @@ def check(rt: Runtime, i: int, alone: list[str], text: str) -> None:
 def assert_tokens_and_kv_agree(rt: Runtime) -> None:
     def agree(manager: SessionManager) -> None:
         engine = manager._engine
-        entries = list(manager._shelf)
-        for entry in entries:
+        resident = [entry for entry in manager.space.shelf if entry.seq is not None]
+        for entry in resident:
             assert engine.length(entry.seq) == len(entry.tokens)
-        held = {entry.seq for entry in entries}
-        assert held.isdisjoint(manager._free_seqs)
-        assert len(held) + len(manager._free_seqs) == engine.capabilities.n_seq
-        assert all(engine.length(seq) == 0 for seq in manager._free_seqs)
+        free = manager.space._free_seqs
+        assert {entry.seq for entry in resident}.isdisjoint(free)
+        assert len(resident) + len(free) == engine.capabilities.n_seq
+        assert all(engine.length(seq) == 0 for seq in free)
 
     rt._worker.call(agree)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.001)
 
 
 def idle(rt: Runtime) -> bool:
@@ -105,8 +111,7 @@ async def test_tasks_cancelled_in_prefill_free_the_engine_and_lose_nothing(rt: R
     long = [SYSTEM, {"role": "user", "content": "The tide comes in and goes out again. " * 80}]
     for i in range(14):
         task = asyncio.create_task(rt.achat(long, salt=f"prefill {i}", max_tokens=4))
-        while not rt._worker._loop.in_flight:
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(wait_until, lambda: rt._worker._loop.in_flight)
         await asyncio.sleep(0.01 * (i % 4))
         began = asyncio.get_running_loop().time()
         task.cancel()
@@ -147,8 +152,7 @@ def test_closing_the_runtime_while_threads_wait(smollm2: str) -> None:
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
     for thread in threads:
         thread.start()
-    while not rt._worker._loop.in_flight:
-        threading.Event().wait(0.001)
+    wait_until(lambda: rt._worker._loop.in_flight)
     rt.close()
     for thread in threads:
         thread.join(timeout=30)

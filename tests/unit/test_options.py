@@ -28,7 +28,7 @@ def test_a_ttl_that_is_none_is_refused_with_the_remedy(given: str | float) -> No
 def test_unknown_names_get_the_nearest_known_one() -> None:
     with pytest.raises(UnknownOptionError, match="Did you mean 'temperature'"):
         GenerationOptions.parse({"temprature": 1})
-    with pytest.raises(UnknownOptionError, match="Known options: .*n_ctx"):
+    with pytest.raises(UnknownOptionError, match=r"Known options: .*n_ctx"):
         RuntimeOptions.parse({"zzz": 1})
 
 
@@ -52,7 +52,9 @@ def test_the_keywords_that_type_checkers_see_are_the_fields_that_exist() -> None
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
     drawn = [line.strip(" │├└─").split(" ")[0] for line in (errors.__doc__ or "").splitlines() if "Error" in line]
-    defined = [name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, PinfoldError)]
+    defined = [
+        name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, PinfoldError)
+    ]
     assert sorted(drawn) == sorted(defined) == errors.__all__
 
 

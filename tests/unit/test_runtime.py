@@ -222,11 +222,16 @@ def test_breaking_a_stream_stops_the_engine() -> None:
         assert not rt._worker._loop.busy
 
 
+def _wait_until_busy(rt: Runtime) -> None:
+    pause = threading.Event()
+    while not rt._worker._loop.busy:
+        pause.wait(0.001)
+
+
 async def test_cancelling_a_task_stops_the_engine() -> None:
     with Runtime(Script(["x" * 100_000]), n_ctx=120_000) as rt:
         task = asyncio.create_task(rt.achat([HELLO]))
-        while not rt._worker._loop.busy:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(_wait_until_busy, rt)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -41,6 +41,7 @@ class Outcome:
     text: str
     finish_reason: Literal["stop", "length"]
     prompt_tokens: int
+    hit: Literal["miss", "resident", "memory"]
     cached_tokens: int
     created_tokens: int
     completion_tokens: int
@@ -49,6 +50,7 @@ class Outcome:
     notes: tuple[str, ...]
     queue_s: float
     ttft_s: float
+    restore_s: float
     prefill_s: float
     decode_s: float
     pin: Pin | None = None

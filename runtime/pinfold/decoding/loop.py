@@ -152,7 +152,7 @@ class BatchLoop:
         if other is not None and other.seq is not None and other.evaluated >= length:
             start = self._manager.start_from(other.seq, length)
         else:
-            start = self._manager.start(tokens, salt, cold=g.cold)
+            start = self._manager.start(tokens, salt, cold=g.cold, alone=not self._running)
         if start.note:
             g.note(start.note)
         g.started(start, self._use_pins(g, start.length))
@@ -165,13 +165,13 @@ class BatchLoop:
         covering = book.covering(tokens, salt)
         for record in covering:
             self._manager.touch_pin(record, hit=found >= _reusable(record, tokens))
-        g.lost_pins = [r for r in covering if not self._manager.is_resident(r)]
+        g.lost_pins = [r for r in covering if not self._manager.holds(r)]
         nearest = book.nearest(tokens, salt)
         if nearest is None or g.job.pin is not None:
             return None
         record, shared = nearest
         evicted = shared >= _reusable(record, tokens)
-        if found >= _reusable(record, tokens) or (evicted and self._manager.is_resident(record)):
+        if found >= _reusable(record, tokens) or (evicted and self._manager.holds(record)):
             return None
         return MissFacts(record.name, found if evicted else shared, len(record.tokens), evicted)
 
@@ -180,7 +180,7 @@ class BatchLoop:
     def _plan_within_room(self) -> list[tuple[Generation, Span]]:
         while self._running:
             planned = self._planner.plan(self._running)
-            if self._manager.make_room(sum(len(span.tokens) for _, span in planned)):
+            if self._manager.space.make_room(sum(len(span.tokens) for _, span in planned)):
                 return planned
             self._make_way(CacheFullError("The KV is full and nothing idle is left to give up. Raise kv_cells."))
         return []
@@ -234,14 +234,14 @@ class BatchLoop:
                 self._pin_mark(g, g.seq, g.marks.pop(0))
             for record in [r for r in g.lost_pins if len(r.tokens) <= g.evaluated]:
                 g.lost_pins.remove(record)
-                self._manager.restore_pin(g.seq, record)
+                self._manager.recover_pin(g.seq, record)
         except PinfoldError as e:  # a cache fault is never an answer fault
             g.note(f"not pinned: {e}")
 
     def _pin_mark(self, g: Generation, seq: int, mark: Mark) -> None:
         tokens = g.job.tokens[: mark.length]
         known = self._manager.pin_book.exact(tokens, g.job.salt)
-        if known is not None and self._manager.is_resident(known):
+        if known is not None and self._manager.holds(known):
             return
         name = "auto:" + digest_of(tokens, g.job.salt)[:12]
         self._manager.pin(seq, PinRecord(name, tokens, g.job.salt, mark.ttl, automatic=True))
@@ -270,7 +270,7 @@ class BatchLoop:
         """Forgets the request's KV."""
         self._running.remove(g)
         if g.seq is not None:
-            self._manager.abandon(g.seq)
+            self._manager.space.abandon(g.seq)
         g.paused()
 
     def _fail(self, g: Generation, error: PinfoldError) -> None:

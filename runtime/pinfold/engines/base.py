@@ -191,10 +191,10 @@ class Engine(Protocol):
     def exclusive_cells(self, seq: int) -> int:
         """Cells that dropping `seq` would free: those that no other sequence shares."""
 
-    def snapshot(self, seq: int) -> bytes:
+    def snapshot(self, seq: int) -> memoryview:
         """The KV of `seq` as bytes that `restore` of the same fingerprint takes back exactly."""
 
-    def restore(self, seq: int, data: bytes, length: int) -> None:
+    def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
         """Fills the unused `seq` from a snapshot of `length` tokens, checked.
 
         Raises:

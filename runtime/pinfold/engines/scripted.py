@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ class ScriptedEngine:
         model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, options.n_ctx, 0, _TEMPLATE)
         modes = (Mode("prefix reuse", True, True, "any prefix"), Mode("fork", True, True, "copies token ids only"))
         self.capabilities = Capabilities(
-            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 0, modes
+            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 4, modes
         )
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -127,11 +128,11 @@ class ScriptedEngine:
     def exclusive_cells(self, seq: int) -> int:
         return self._cells.exclusive(seq)
 
-    def snapshot(self, seq: int) -> bytes:
-        return json.dumps(self._sequences[seq].tokens).encode()
+    def snapshot(self, seq: int) -> memoryview:
+        return memoryview(array("i", self._sequences[seq].tokens).tobytes())
 
-    def restore(self, seq: int, data: bytes, length: int) -> None:
-        tokens = json.loads(data)
+    def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
+        tokens = array("i", bytes(data)).tolist()
         if len(tokens) != length:
             msg = f"the bytes are no snapshot of {length} tokens"
             raise EngineError(msg)

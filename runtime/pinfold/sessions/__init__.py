@@ -7,5 +7,6 @@ engines.base; it knows nothing of text, templates or sampling.
     prefix_tree.py  the longest common prefix among token sequences
     pins.py         pins and their times to live
     shelf.py        the sequences that are kept, found by prefix and given up in order
-    manager.py      which sequence id holds what; reuse, commit, eviction
+    space.py        sequence ids, cells and memory: where kept KV lives, and how room is made
+    manager.py      a request's way through, pins and named sessions
 """

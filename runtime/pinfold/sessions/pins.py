@@ -6,13 +6,15 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pinfold.errors import PinExpiredError, PinNotFoundError
 from pinfold.sessions.prefix_tree import PrefixTree, common_prefix
 
-__all__ = ["Pin", "PinBook", "PinRecord", "digest_of"]
+__all__ = ["Pin", "PinBook", "PinRecord", "Tier", "digest_of"]
 
 _REMEMBERED = 256
+Tier = Literal["resident", "memory", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Pin:
         tokens: length of the pinned prefix.
         salt: only requests with the same salt reuse it.
         created, expires: Unix seconds; `expires` is None for a pin without an end. Each use starts the TTL anew.
-        resident: whether its KV is in the engine now; if not, the next use computes it again.
+        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, or ``lost`` for lack of room, in
+            which case the next use computes it again.
         hits: requests that reused all of it.
         digest: SHA-256 over salt and tokens, in hex.
         warning: where the prompt is unstable and less was pinned than given, else None.
@@ -35,10 +38,15 @@ class Pin:
     salt: str | None
     created: float
     expires: float | None
-    resident: bool
+    tier: Tier
     hits: int
     digest: str
     warning: str | None = None
+
+    @property
+    def resident(self) -> bool:
+        """Whether its KV is in the engine's cells now."""
+        return self.tier == "resident"
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +72,7 @@ class PinRecord:
         """Starts the TTL anew."""
         self.expires = None if self.ttl is None else now + self.ttl
 
-    def view(self, *, resident: bool) -> Pin:
+    def view(self, tier: Tier) -> Pin:
         """The pin as users see it."""
         return Pin(
             name=self.name,
@@ -72,7 +80,7 @@ class PinRecord:
             salt=self.salt,
             created=self.created,
             expires=self.expires,
-            resident=resident,
+            tier=tier,
             hits=self.hits,
             digest=digest_of(self.tokens, self.salt),
             warning=self.warning,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from pinfold.sessions.pins import PinRecord
 from pinfold.sessions.prefix_tree import PrefixTree
 
-__all__ = ["MIN_REUSE", "Entry", "Kind", "Shelf"]
+__all__ = ["MIN_REUSE", "Entry", "Kind", "Parked", "Shelf"]
 
 # Sharing less than this is coincidence (the template's first words) and not worth a fork.
 MIN_REUSE = 8
@@ -25,17 +25,29 @@ class Kind(IntEnum):
     PIN = 3
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Parked:
+    """A snapshot of `length` tokens in memory. Entries that are a prefix of another share its snapshot."""
+
+    data: memoryview
+    length: int
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A kept sequence: `seq` holds exactly the KV of `tokens`. `used` grows with each use of any entry."""
+    """A kept sequence. Its tokens never change; `used` grows with each use of any entry.
+
+    It is resident while `seq` is set, which then holds exactly its KV, and in memory while `parked` is; maybe both.
+    """
 
     kind: Kind
     name: str
     salt: str | None
     tokens: list[int]
-    seq: int
+    seq: int | None
     used: int = 0
-    pin: PinRecord | None = field(default=None)
+    pin: PinRecord | None = None
+    parked: Parked | None = None
 
     @property
     def label(self) -> str:
@@ -60,6 +72,9 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self._entries
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(tuple(self._entries))
@@ -99,7 +114,7 @@ class Shelf:
             length, holders = (whole[-1].length, whole[-1].holders) if whole else (0, ())
         if length < MIN_REUSE:
             return 0, None
-        return length, max(holders, key=lambda e: (e.kind, e.used))
+        return length, max(holders, key=lambda e: (e.seq is not None, e.kind, e.used))
 
     def holds(self, tokens: Sequence[int], salt: str | None) -> bool:
         """Whether an entry begins with all of `tokens`, so that keeping them again gains nothing."""
@@ -113,11 +128,18 @@ class Shelf:
         matches = self._trees[entry.salt].prefixes(entry.tokens)
         return [e for match in matches for e in match.holders if e is not entry and e.kind is Kind.RECENT]
 
+    def beginning_with(self, entry: Entry) -> list[Entry]:
+        """Other entries that begin with all of `entry`'s tokens."""
+        if not self._cuts:
+            return []
+        return [e for e in self._trees[entry.salt].longest(entry.tokens).holders if e is not entry]
+
     def of_pin(self, record: PinRecord) -> Entry | None:
         """The entry that holds the pin's KV."""
         return next((e for e in self._entries if e.pin is record), None)
 
     def victim(self, exclusive_cells: Callable[[int], int], keep: Entry | None = None) -> Entry | None:
-        """The entry to give up first: the least in kind, then the least recently used, that frees any cells."""
-        order = sorted((e for e in self._entries if e is not keep), key=lambda e: (e.kind, e.used))
-        return next((e for e in order if exclusive_cells(e.seq)), order[0] if order else None)
+        """The resident entry to give up first: the least in kind, then used longest ago, of those that free cells."""
+        resident = [(e, e.seq) for e in self._entries if e is not keep and e.seq is not None]
+        resident.sort(key=lambda pair: (pair[0].kind, pair[0].used))
+        return next((e for e, seq in resident if exclusive_cells(seq)), resident[0][0] if resident else None)

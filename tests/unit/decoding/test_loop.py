@@ -24,9 +24,9 @@ SYSTEM = "You are a careful assistant. " * 10
 class Bench:
     """A loop, and the jobs put into it."""
 
-    def __init__(self, replies: Any = ("An answer.",), chunk: int = 64, **options: Any) -> None:
+    def __init__(self, replies: Any = ("An answer.",), chunk: int = 64, memory: int = 1 << 30, **options: Any) -> None:
         self.engine = WatchedEngine(Script(replies), **options)
-        self.manager = SessionManager(self.engine)
+        self.manager = SessionManager(self.engine, memory)
         self.loop = BatchLoop(self.engine, self.manager, chunk)
 
     def put(self, text: str, *, max_tokens: int | None = None, stop: tuple[str, ...] = (), **job: Any) -> Job:
@@ -137,7 +137,8 @@ def test_a_cancelled_request_leaves_tokens_and_kv_in_agreement(steps: int) -> No
     bench.loop.step()
     assert not bench.loop.busy
     assert isinstance(failure(job), RequestCancelledError)
-    for entry in bench.manager._shelf:
+    for entry in bench.manager.space.shelf:
+        assert entry.seq is not None
         assert bench.engine._sequences[entry.seq].tokens == entry.tokens
     assert bench.ask(SYSTEM + "!").text == "An answer that goes on for a while."
 
@@ -211,7 +212,7 @@ def test_a_failed_forward_without_reuse_fails_the_request_and_leaves_nothing_beh
     job = bench.put(SYSTEM)
     bench.run()
     assert isinstance(failure(job), DecodeError)
-    assert len(bench.manager._shelf) == 0
+    assert len(bench.manager.space.shelf) == 0
     assert bench.engine.free_cells() == bench.engine.capabilities.n_cells
 
 
@@ -245,11 +246,11 @@ def test_a_mark_pins_the_prefix_once_and_counts_what_it_cost() -> None:
 
 
 def test_a_pin_that_was_evicted_is_named_in_the_report_and_comes_back() -> None:
-    bench = Bench(n_ctx=512, kv_cells=512)
+    bench = Bench(n_ctx=512, kv_cells=512, memory=0)
     done = bench.ask(SYSTEM, pin=PinRecord("coder", bench.engine.tokenizer.encode(SYSTEM), None, None))
     assert done.pin.tokens == len(SYSTEM)
     assert done.created_tokens == len(SYSTEM)
-    bench.manager.make_room(512)
+    bench.manager.space.make_room(512)
     again = bench.ask(SYSTEM + "question")
     assert (again.miss.pin, again.miss.evicted, again.cached_tokens) == ("coder", True, 0)
     third = bench.ask(SYSTEM + "another")

@@ -7,6 +7,7 @@ import pytest
 from pinfold.engines.base import Span
 from pinfold.errors import (
     CacheFullError,
+    EngineError,
     InvalidRequestError,
     PinExpiredError,
     PinNotFoundError,
@@ -28,9 +29,9 @@ class Clock:
         return self.now
 
 
-def make(**options: int) -> tuple[WatchedEngine, SessionManager, Clock]:
+def make(*, memory: int = 0, **options: int) -> tuple[WatchedEngine, SessionManager, Clock]:
     engine, clock = WatchedEngine(**{"n_ctx": 64 * 8, **options}), Clock()
-    return engine, SessionManager(engine, clock), clock
+    return engine, SessionManager(engine, memory, clock), clock
 
 
 def run(engine: WatchedEngine, manager: SessionManager, tokens: list[int], **keep: str | None) -> int:
@@ -49,7 +50,7 @@ def pin(
     engine.forward([Span(start.seq, start.length, tokens[start.length :])])
     record = PinRecord(name, tokens, None, 60.0, **more)  # type: ignore[arg-type]
     manager.pin(start.seq, record)
-    manager.abandon(start.seq)
+    manager.space.abandon(start.seq)
     return record
 
 
@@ -79,8 +80,8 @@ def test_a_request_that_another_covers_is_not_kept_twice() -> None:
     engine, manager, _ = make()
     for end in (40, 60, 100, 80):
         run(engine, manager, PROMPT[:end])
-    assert len(manager._shelf) == 1
-    assert len(next(iter(manager._shelf)).tokens) == 100
+    assert len(manager.space.shelf) == 1
+    assert len(next(iter(manager.space.shelf)).tokens) == 100
 
 
 def test_room_is_made_by_recency_sessions_later_and_pins_last() -> None:
@@ -90,27 +91,27 @@ def test_room_is_made_by_recency_sessions_later_and_pins_last() -> None:
     run(engine, manager, [3] * 100)
     run(engine, manager, [4] * 100)
     run(engine, manager, [3] * 100)  # used again: now [4] is the oldest
-    assert manager.make_room(engine.free_cells() + 1)
+    assert manager.space.make_room(engine.free_cells() + 1)
     assert manager.start([4] * 100, None).length == 0
-    assert manager.make_room(engine.free_cells() + 1)
+    assert manager.space.make_room(engine.free_cells() + 1)
     assert manager.start([3] * 100, None).length == 0
-    assert [s.resident for s in manager.sessions()] == [True]
-    assert manager.make_room(engine.free_cells() + 1)
-    assert [(s.tokens, s.resident) for s in manager.sessions()] == [(100, False)]
-    assert manager.is_resident(record)
-    assert manager.make_room(512)
-    assert not manager.is_resident(record)
-    assert [p.resident for p in manager.pins()] == [False]
-    assert not manager.make_room(513)
+    assert [s.tier for s in manager.sessions()] == ["resident"]
+    assert manager.space.make_room(engine.free_cells() + 1)
+    assert [(s.tokens, s.tier) for s in manager.sessions()] == [(100, "lost")]
+    assert manager.holds(record)
+    assert manager.space.make_room(512)
+    assert not manager.holds(record)
+    assert [p.tier for p in manager.pins()] == ["lost"]
+    assert not manager.space.make_room(513)
 
 
 def test_an_automatic_pin_goes_before_a_named_one() -> None:
     engine, manager, _ = make(kv_cells=512)
     named = pin(engine, manager, [1] * 100, "named")
     automatic = pin(engine, manager, [2] * 100, "auto:x", automatic=True)
-    manager.make_room(engine.free_cells() + 1)
-    assert manager.is_resident(named)
-    assert not manager.is_resident(automatic)
+    manager.space.make_room(engine.free_cells() + 1)
+    assert manager.holds(named)
+    assert not manager.holds(automatic)
 
 
 def test_ids_run_out_only_when_requests_hold_them_all() -> None:
@@ -120,7 +121,7 @@ def test_ids_run_out_only_when_requests_hold_them_all() -> None:
     held = [manager.start([99] * 50, None).seq for _ in range(4)]
     with pytest.raises(CacheFullError, match="max_sequences"):
         manager.start([99] * 50, None)
-    manager.abandon(held[0])
+    manager.space.abandon(held[0])
     manager.start([99] * 50, None)
 
 
@@ -136,7 +137,7 @@ def test_a_prefix_that_cannot_be_forked_is_given_up_and_the_request_starts_cold(
     start = manager.start(PROMPT, None)
     assert start.length == 0
     assert "could not be reused" in start.note
-    assert len(manager._shelf) == 0
+    assert len(manager.space.shelf) == 0
 
 
 def test_pins_expire_and_say_so() -> None:
@@ -168,12 +169,12 @@ def test_a_pin_replaces_one_of_its_name() -> None:
 def test_an_evicted_pin_comes_back_from_a_request_that_covers_it() -> None:
     engine, manager, _ = make(kv_cells=512)
     record = pin(engine, manager, PROMPT)
-    manager.make_room(512)
+    manager.space.make_room(512)
     start = manager.start([*PROMPT, 1], None)
     engine.forward([Span(start.seq, 0, [*PROMPT, 1])])
-    manager.restore_pin(start.seq, record)
-    assert manager.is_resident(record)
-    manager.abandon(start.seq)
+    manager.recover_pin(start.seq, record)
+    assert manager.holds(record)
+    manager.space.abandon(start.seq)
     assert run(engine, manager, [*PROMPT, 2]) == 100
 
 
@@ -213,3 +214,89 @@ def test_a_model_that_cannot_be_cut_reuses_whole_sequences_only() -> None:
     assert run(engine, manager, [*PROMPT[:60], 9]) == 0
     assert run(engine, manager, PROMPT) == 0  # an exact hit would leave no token to evaluate
     assert run(engine, manager, [*PROMPT, 9]) == 100
+
+
+# --- the memory tier: 4 bytes a token with this engine
+
+
+def test_what_leaves_the_cells_comes_back_from_memory() -> None:
+    engine, manager, _ = make(memory=4000, kv_cells=512)
+    record = pin(engine, manager, PROMPT)
+    run(engine, manager, [7] * 100, session="s")
+    assert manager.space.make_room(512)
+    assert [p.tier for p in manager.pins()] == ["memory"]
+    assert [s.tier for s in manager.sessions()] == ["memory"]
+    start = manager.start([*PROMPT, 1], None)
+    assert (start.length, start.hit, start.source) == (100, "memory", "pin 'p'")
+    assert engine._sequences[start.seq].tokens == PROMPT
+    manager.space.abandon(start.seq)
+    assert manager.view(record).resident
+    assert manager.start([*PROMPT, 1], None).hit == "resident"
+    manager.fork_session("s", "t", None)
+    assert {s.name: s.tier for s in manager.sessions()} == {"s": "resident", "t": "resident"}
+
+
+def test_a_prefix_of_another_shares_its_copy() -> None:
+    engine, manager, _ = make(memory=500, kv_cells=512)
+    pin(engine, manager, PROMPT)
+    run(engine, manager, [*PROMPT, *range(200, 220)], session="s")
+    manager.space.clear_for([9] * 10, None)  # this engine is no CPU, where idle cells cost time
+    assert manager.space.memory_used() == 0
+    for entry in sorted(manager.space.shelf, key=lambda e: -len(e.tokens)):
+        manager.space.give_up(entry)
+    assert manager.space.memory_used() == 480
+    start = manager.start([*PROMPT, 1], None)
+    assert (start.length, start.hit) == (100, "memory")
+    assert engine._sequences[start.seq].tokens == PROMPT
+
+
+def test_memory_is_made_by_rank_and_never_over_its_budget() -> None:
+    engine, manager, _ = make(memory=900, kv_cells=512)
+    run(engine, manager, [1] * 100)
+    run(engine, manager, [2] * 100)
+    record = pin(engine, manager, [3] * 100)
+    assert manager.space.make_room(512)
+    assert manager.space.memory_used() == 800  # the oldest gave way to the pin
+    assert manager.view(record).tier == "memory"
+    assert manager.start([1] * 100, None).length == 0
+    assert manager.start([2] * 100, None).length == 99
+
+
+def test_a_pin_never_gives_way_to_less() -> None:
+    engine, manager, _ = make(memory=500, kv_cells=512)
+    record = pin(engine, manager, [3] * 100)
+    assert manager.space.make_room(512)
+    run(engine, manager, [1] * 100)
+    run(engine, manager, [2] * 300)
+    assert manager.space.make_room(512)
+    assert manager.view(record).tier == "memory"
+    assert manager.space.memory_used() == 400
+
+
+def test_before_a_request_on_a_cpu_what_it_does_not_need_is_parked() -> None:
+    engine, manager, _ = make(memory=1 << 20, kv_cells=4096, n_ctx=2048)
+    object.__setattr__(engine.capabilities, "device", "cpu")
+    run(engine, manager, [1] * 1500)
+    run(engine, manager, [2] * 300)
+    assert all(e.seq is not None for e in manager.space.shelf)
+    start = manager.start([*[2] * 300, 5], None, alone=True)
+    assert (start.length, start.hit) == (300, "resident")
+    assert [(e.tokens[0], e.seq is None) for e in manager.space.shelf] == [(1, True), (2, False)]
+    start = manager.start([*[1] * 1500, 5], None, alone=False)
+    assert (start.length, start.hit) == (1500, "memory")
+
+
+def test_a_copy_that_cannot_be_restored_is_forgotten_and_the_request_starts_cold() -> None:
+    engine, manager, _ = make(memory=4000, kv_cells=512)
+    record = pin(engine, manager, PROMPT)
+    manager.space.make_room(512)
+
+    def refuse(seq: int, data: object, length: int) -> None:
+        msg = "no snapshot"
+        raise EngineError(msg)
+
+    engine.restore = refuse  # type: ignore[method-assign]
+    start = manager.start([*PROMPT, 1], None)
+    assert (start.length, start.hit) == (0, "miss")
+    assert "no snapshot" in start.note
+    assert manager.view(record).tier == "lost"

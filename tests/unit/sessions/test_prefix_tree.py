@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,9 +62,5 @@ def test_check_notices_a_broken_tree() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("a", [1, 2])
     tree._root.children[1].edge[0] = 7
-    try:
+    with pytest.raises(ValueError, match="hangs wrong"):
         tree.check()
-    except ValueError as e:
-        assert "hangs wrong" in str(e)
-    else:
-        raise AssertionError

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from pinfold.engines.base import Span
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "rows_of"]
+
+
+def rows_of(span: Span) -> int:
+    """Rows of logits that the span asks for."""
+    if span.logits == "last":
+        return 1
+    return len(span.tokens) if span.logits == "all" else 0
 
 
 class Batch:
@@ -50,7 +57,7 @@ class Batch:
             self._seq[at:end] = span.seq
             self._wanted[at:end] = span.logits == "all"
             self._wanted[end - 1] = span.logits != "none"
-            rows += {"none": 0, "last": 1, "all": count}[span.logits]
+            rows += rows_of(span)
             at = end
         self.struct.n_tokens = at
         return rows

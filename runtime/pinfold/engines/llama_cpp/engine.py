@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pinfold.engines.base import Capabilities, ForwardInterrupted, Mode, Span
 from pinfold.engines.cells import CellLedger
-from pinfold.engines.llama_cpp.batch import Batch
+from pinfold.engines.llama_cpp.batch import Batch, rows_of
 from pinfold.engines.llama_cpp.library import expecting_errors
 from pinfold.engines.llama_cpp.loading import Loaded, load
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError
@@ -38,6 +38,8 @@ class LlamaCppEngine:
         self._batch = Batch(loaded.lib, loaded.max_tokens)
         self._cells = CellLedger(loaded.n_cells, options.max_sequences)
         self._n_vocab = loaded.tokenizer.n_vocab
+        self._logits: NDArray[np.float32] = np.empty((0, self._n_vocab), dtype=np.float32)
+        self._logits_at = (0, 0)
         self._abort_flag = _install_abort_flag(loaded)
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
@@ -98,21 +100,21 @@ class LlamaCppEngine:
     def exclusive_cells(self, seq: int) -> int:
         return self._cells.exclusive(seq)
 
-    def snapshot(self, seq: int) -> bytes:
+    def snapshot(self, seq: int) -> memoryview:
         size = self._lib.llama_state_seq_get_size(self._context, seq)
-        buffer = (ctypes.c_uint8 * size)()
-        written = self._lib.llama_state_seq_get_data(self._context, buffer, size, seq)
+        buffer = np.empty(size, dtype=np.uint8)
+        written = self._lib.llama_state_seq_get_data(self._context, _bytes_at(buffer), size, seq)
         if written != size:
             msg = f"llama.cpp wrote {written} of {size} bytes of sequence {seq}"
             raise EngineError(msg)
-        return bytes(buffer)
+        return buffer.data
 
-    def restore(self, seq: int, data: bytes, length: int) -> None:
+    def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
         if length > self._cells.free:
             msg = f"{length} tokens do not fit into {self._cells.free} free KV cells"
             raise CacheFullError(msg)
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        read = self._lib.llama_state_seq_set_data(self._context, buffer, len(data), seq)
+        buffer = np.frombuffer(data, dtype=np.uint8)
+        read = self._lib.llama_state_seq_set_data(self._context, _bytes_at(buffer), len(data), seq)
         if read != len(data) or self._lib.llama_memory_seq_pos_max(self._memory, seq) != length - 1:
             self.drop(seq)
             msg = f"the bytes are no snapshot of {length} tokens of this model and context"
@@ -155,19 +157,29 @@ class LlamaCppEngine:
         if not rows:
             self._lib.llama_synchronize(self._context)
             return [None] * len(spans)
+        logits = self._view_logits(rows)
+        split: list[NDArray[np.float32] | None] = []
+        at = 0
+        for span in spans:
+            count = rows_of(span)
+            split.append(logits[at : at + count] if count else None)
+            at += count
+        return split
+
+    def _view_logits(self, rows: int) -> NDArray[np.float32]:
         address = ctypes.cast(self._lib.llama_get_logits(self._context), ctypes.c_void_p).value
         if not address:
             msg = "llama.cpp gave no logits for a finished forward"
             raise DecodeError(msg)
-        block = (ctypes.c_float * (rows * self._n_vocab)).from_address(address)
-        logits: NDArray[np.float32] = np.ctypeslib.as_array(block).reshape(rows, self._n_vocab)
-        split: list[NDArray[np.float32] | None] = []
-        at = 0
-        for span in spans:
-            count = {"none": 0, "last": 1, "all": len(span.tokens)}[span.logits]
-            split.append(logits[at : at + count] if count else None)
-            at += count
-        return split
+        if (address, rows) != self._logits_at:  # it seldom moves, and a view takes a while to make
+            block = (ctypes.c_float * (rows * self._n_vocab)).from_address(address)
+            self._logits = np.ctypeslib.as_array(block).reshape(rows, self._n_vocab)
+            self._logits_at = (address, rows)
+        return self._logits
+
+
+def _bytes_at(buffer: NDArray[np.uint8]) -> Any:
+    return ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _install_abort_flag(loaded: Loaded) -> Any:

@@ -1,0 +1,152 @@
+"""Sequence ids, cells and memory: where kept KV lives, and how room is made.
+
+Resident in the engine's cells, or parked as bytes in main memory: attention walks over every cell up to the highest in
+use, also those of other sequences, so on a CPU what a request does not need is parked before it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pinfold.engines.base import Engine
+from pinfold.errors import CacheFullError
+from pinfold.sessions.prefix_tree import common_prefix
+from pinfold.sessions.shelf import Entry, Parked, Shelf
+
+__all__ = ["KVSpace"]
+
+# Idle cells that slow a request down less than parking them costs.
+_IDLE_CELLS = 1024
+# Entries parked before one request, at some milliseconds each.
+_MOST_PARKED_AT_ONCE = 4
+
+
+class KVSpace:
+    """Owner of the engine's sequence ids. `budget` is in bytes of parked KV. Runs on the engine's thread."""
+
+    def __init__(self, engine: Engine, budget: int) -> None:
+        self.shelf = Shelf(cuts=engine.capabilities.trim == "any")
+        self._engine = engine
+        self._budget = budget
+        self._free_seqs = list(range(engine.capabilities.n_seq - 1, -1, -1))
+
+    def new_seq(self, keep: Entry | None = None) -> int:
+        """An unused id. Raises CacheFullError when running requests hold them all."""
+        while not self._free_seqs:
+            victim = self.shelf.victim(lambda _: 1, keep)
+            if victim is None:
+                msg = "Every sequence is in use by a running request. Raise max_sequences, or send fewer at once."
+                raise CacheFullError(msg)
+            self.give_up(victim)
+        return self._free_seqs.pop()
+
+    def abandon(self, seq: int) -> None:
+        """Forgets what is on `seq`."""
+        self._engine.drop(seq)
+        self._free_seqs.append(seq)
+
+    def keep(self, entry: Entry) -> None:
+        """Puts a resident entry on the shelf, and takes off those that it makes superfluous."""
+        self.shelf.add(entry)
+        for other in self.shelf.covered_by(entry):
+            self.forget(other)
+
+    def forget(self, entry: Entry) -> None:
+        """Takes `entry` off the shelf, with its KV in cells and in memory."""
+        self.shelf.remove(entry)
+        entry.parked = None
+        self._leave_cells(entry)
+
+    def give_up(self, entry: Entry) -> None:
+        """Frees the cells of `entry`: parks it where memory allows, else forgets it."""
+        if self._copy(entry, may_forget=True):
+            self._leave_cells(entry)
+        else:
+            self.forget(entry)
+
+    def make_room(self, cells: int, keep: Entry | None = None) -> bool:
+        """Gives up idle entries, least recently used first and pins last, until `cells` are free."""
+        while self._engine.free_cells() < cells:
+            victim = self.shelf.victim(self._engine.exclusive_cells, keep)
+            if victim is None:
+                return False
+            self.give_up(victim)
+        return True
+
+    def bring_back(self, entry: Entry) -> float:
+        """Makes sure that `entry` is resident; returns the seconds it took, 0 if it was.
+
+        Raises:
+            EngineError: its copy could not be restored, or found no room. It is as it was.
+        """
+        if entry.seq is not None or entry.parked is None:
+            return 0.0
+        began = time.perf_counter()
+        seq = self.new_seq(keep=entry)
+        try:
+            self.make_room(entry.parked.length, keep=entry)
+            self._engine.restore(seq, entry.parked.data, entry.parked.length)
+            self._engine.trim(seq, len(entry.tokens))
+        except BaseException:
+            self.abandon(seq)
+            raise
+        entry.seq = seq
+        return time.perf_counter() - began
+
+    def clear_for(self, tokens: Sequence[int], keep: Entry | None) -> None:
+        """Parks idle entries that have little in common with `tokens`, where that makes its forwards faster."""
+        capabilities = self._engine.capabilities
+        idle = capabilities.n_cells - self._engine.free_cells() - len(tokens)
+        if capabilities.device != "cpu" or idle < max(_IDLE_CELLS, len(tokens) // 2):
+            return
+        foreign = [e for e in self.shelf if e.seq is not None and e is not keep and not _related(e, tokens)]
+        foreign.sort(key=lambda e: len(e.tokens), reverse=True)  # prefixes of a longer one then share its copy
+        parked = 0
+        for entry in foreign:
+            shares = self._copy_of_longer(entry) is not None
+            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False):
+                self._leave_cells(entry)
+                parked += not shares
+
+    def _leave_cells(self, entry: Entry) -> None:
+        if entry.seq is not None:
+            self.abandon(entry.seq)
+            entry.seq = None
+
+    def _copy(self, entry: Entry, *, may_forget: bool) -> bool:
+        """Makes sure that a copy of `entry` is in memory; False where the budget does not allow it."""
+        if entry.parked is None:
+            entry.parked = self._copy_of_longer(entry)
+        if entry.parked is None and entry.seq is not None:
+            size = len(entry.tokens) * self._engine.capabilities.bytes_per_token
+            if not self._make_memory(size, entry, may_forget=may_forget):
+                return False
+            entry.parked = Parked(self._engine.snapshot(entry.seq), len(entry.tokens))
+        return True
+
+    def _copy_of_longer(self, entry: Entry) -> Parked | None:
+        return next((e.parked for e in self.shelf.beginning_with(entry) if e.parked is not None), None)
+
+    def _make_memory(self, size: int, wanted: Entry, *, may_forget: bool) -> bool:
+        """Makes `size` bytes free: first copies of what is resident anyway, then what ranks below `wanted`."""
+        rank = (wanted.kind, wanted.used)
+        copies = sorted((e for e in self.shelf if e.parked is not None), key=lambda e: (e.kind, e.used))
+        spare = [e for e in copies if e.seq is not None]
+        lower = [e for e in copies if e.seq is None and (e.kind, e.used) < rank] if may_forget else []
+        while self.memory_used() + size > self._budget:
+            if spare:
+                spare.pop(0).parked = None
+            elif lower:
+                self.forget(lower.pop(0))
+            else:
+                return False
+        return True
+
+    def memory_used(self) -> int:
+        """Bytes of parked KV; copies that entries share count once."""
+        return sum(parked.data.nbytes for parked in {e.parked for e in self.shelf if e.parked is not None})
+
+
+def _related(entry: Entry, tokens: Sequence[int]) -> bool:
+    return 2 * common_prefix(entry.tokens, tokens) >= len(entry.tokens)
