@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coding_agent_prompt import ROLES, SYSTEM_PROMPT
-from coding_agent_tools import Workspace
+from coding_agent_prompt import PLANS, ROLES, SYSTEM_PROMPT
+from coding_agent_tools import FILE_FOLLOWS, PASSED, Workspace
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -32,11 +32,26 @@ EMBEDDED_MODEL = "smollm2"
 MAX_ANSWER_TOKENS = 512
 
 
-class AlwaysCallATool(AgentMiddleware[Any, Any, Any]):
-    """Has the grammar force a call in every turn, so that also a small model always takes a step."""
+class FollowThePlan(AgentMiddleware[Any, Any, Any]):
+    """Has the grammar force the tool of each step. What to read, write and report is the model's own doing.
+
+    A refused call is made again, and after a failed test run a plan that writes begins anew.
+    """
+
+    def __init__(self, plan: tuple[str, ...]) -> None:
+        super().__init__()
+        self.plan = plan
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(request.override(tool_choice="any"))
+        return handler(request.override(tool_choice=self.next_tool(request.messages)))
+
+    def next_tool(self, messages: list[BaseMessage]) -> str:
+        done = 0
+        for message in messages:
+            if isinstance(message, ToolMessage) and message.status == "success":
+                failed = message.name == "run_tests" and not message.text.startswith(PASSED)
+                done = 0 if failed and "write_file" in self.plan else done + 1
+        return self.plan[min(done, len(self.plan) - 1)]
 
 
 class Console:
@@ -89,7 +104,7 @@ def run_agent(model: ChatPinfold, workspace: Workspace, name: str, task: str, st
         system_prompt=SYSTEM_PROMPT,
         middleware=[
             PinfoldPromptCachingMiddleware(ttl="1h"),
-            AlwaysCallATool(),
+            FollowThePlan(PLANS[name]),
             ModelCallLimitMiddleware(run_limit=steps, exit_behavior="end"),
         ],
         name=name,
@@ -119,7 +134,7 @@ def run_team(model: ChatPinfold, workspace: Workspace, console: Console, steps: 
             elif is_report(message):
                 said = message.text
         report = said or f"The {name} did not get as far as a report."
-        console.say(f"{name} reports: {report}")
+        console.say(f"{name} reports: {report.partition(FILE_FOLLOWS)[0]}")
 
 
 def finish(model: ChatPinfold, workspace: Workspace, console: Console, embedded: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ROLES", "SYSTEM_PROMPT"]
+__all__ = ["PLANS", "ROLES", "SYSTEM_PROMPT"]
 
 SYSTEM_PROMPT = """\
 You are part of a team of three programmers who mend a small Python project: a finder, a fixer and a reviewer. \
@@ -35,10 +35,11 @@ that has this function. Compare what the function gives with what the test expec
 Then report the file, the function, the line that is wrong, and what it should do. The finder changes nothing.
 
 # The fixer
-The finder's report shows the file as it is. Work out by hand what the function must give for the values in the failing test \
-and for the values in the tests that pass: the new code must be right for all of them. Then write the whole file with \
-the bug mended. Keep every name, every docstring and every other function as it is. Run the tests afterwards. If a \
-test still fails, read its message, think again and write the file again. If all pass, report what was changed.
+The finder's report shows the file as it is. Work out by hand what the function must give for the values in the \
+failing test and for the values in the tests that pass: the new code must be right for all of them. Then write the \
+whole file with the bug mended. Keep every name, every docstring and every other function as it is. Run the tests \
+afterwards. If a test still fails, read its message, think again and write the file again. If all pass, report what \
+was changed.
 
 # The reviewer
 Run the tests first. Read the changed file. Check that all functions are still there and that the change is small. \
@@ -64,4 +65,11 @@ ROLES = {
         "\n\nThe finder reports on {report}"
     ),
     "reviewer": "You are the reviewer. Run the tests, read the file, and report.\n\nThe fixer reports on {report}",
+}
+
+# The tools of each agent's steps, in order. The last one ends its work.
+PLANS = {
+    "finder": ("run_tests", "read_file", "report"),
+    "fixer": ("write_file", "run_tests", "report"),
+    "reviewer": ("run_tests", "read_file", "report"),
 }

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from langchain_core.tools import BaseTool, ToolException, tool
 
-__all__ = ["Workspace"]
+__all__ = ["FILE_FOLLOWS", "PASSED", "Workspace"]
+
+PASSED = "ALL TESTS PASS"
+FILE_FOLLOWS = "\n\nThe file is now:\n"
 
 MAX_FILE_BYTES = 20_000
 MAX_MATCHES = 20
@@ -137,7 +140,7 @@ class Workspace:
         def run_tests() -> str:
             """Run the tests of the workspace and show which fail and why."""
             passed, output = self.run_tests()
-            return ("ALL TESTS PASS\n" if passed else "TESTS FAIL\n") + output
+            return f"{PASSED if passed else 'TESTS FAIL'}\n{output}"
 
         @tool
         def report(path: str, text: str) -> str:
@@ -145,7 +148,7 @@ class Workspace:
             if path not in known:
                 msg = f"Not yet: you have not read {path!r}. Call read_file first."
                 raise ToolException(msg)
-            return f"{path}: {text}\n\n{path} is now:\n```python\n{self.read(path)}```"
+            return f"{path}: {text}{FILE_FOLLOWS}```python\n{self.read(path)}```"
 
         tools: list[BaseTool] = [list_files, read_file, search, write_file, run_tests, report]
         for each in tools:

@@ -99,7 +99,7 @@ class Answer:
     def _miss(self, facts: MissFacts) -> Miss:
         lost = facts.length - facts.shared
         if facts.evicted:
-            reason = "Its KV was given up for lack of room and is computed again now. Raise kv_cells or kv_memory to keep it."
+            reason = "Its KV was lost for lack of room and is computed again now. Raise kv_cells or kv_memory."
             return Miss(facts.pin, "evicted", "the KV of the pin", facts.shared, lost, reason)
         if facts.shared >= len(self._prompt.tokens):
             reason = "The prompt ends before the pinned prefix does."

@@ -72,8 +72,8 @@ class RuntimeOptions(Options):
         engine: ``auto`` (chosen by the probe), ``llama.cpp`` or ``scripted``.
         n_ctx: tokens that one request may use, prompt and answer together; cut to what the model was trained for.
         kv_cells: tokens of KV that the engine holds for all sessions together; default 2 times n_ctx.
-        kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of the
-            machine's memory and at most 4 GiB; 0 is none.
+        kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of
+            the machine's memory and at most 4 GiB; 0 is none.
         kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``.
         n_threads: threads of a forward; default the physical cores.
         n_gpu_layers: layers on the GPU where the build has one; -1 is all.

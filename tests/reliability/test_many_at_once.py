@@ -26,7 +26,7 @@ def rt(smollm2: str) -> Iterator[Runtime]:
 
 
 def question(i: int) -> list[dict[str, Any]]:
-    canary = f"key-{i * 7919}"
+    canary = f"key-{100_000 + i * 7919}"
     return [SYSTEM, {"role": "user", "content": f"My secret is {canary}. Name {i + 2} animals and repeat the secret."}]
 
 
@@ -39,7 +39,7 @@ def alone(rt: Runtime) -> list[str]:
 def check(rt: Runtime, i: int, alone: list[str], text: str) -> None:
     assert_same_or_tie(rt, list(rt._renderer.render(question(i)).tokens), alone[i], text)
     for j in range(32):
-        assert j == i or f"key-{j * 7919}" not in text
+        assert j == i or f"key-{100_000 + j * 7919}" not in text
 
 
 def assert_tokens_and_kv_agree(rt: Runtime) -> None:

@@ -123,10 +123,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             _check_format(left)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as in Jinja
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call from the template, refused with arguments that ask for a huge result."""
-        _check_call(getattr(__obj, "__name__", ""), (getattr(__obj, "__self__", None), *args, *kwargs.values()))
-        return super().call(__context, __obj, *args, **kwargs)
+        _check_call(getattr(obj, "__name__", ""), (getattr(obj, "__self__", None), *args, *kwargs.values()))
+        return super().call(context, obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """``str.format`` inside the sandbox, refused where a width is huge."""
@@ -137,7 +137,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _strftime_now(self, form: str) -> str:
         _check_format(form)
-        date = datetime.now().strftime(form)
+        date = datetime.now().astimezone().strftime(form)
         self.run.dates += (date,)
         return date
 

@@ -21,8 +21,10 @@ def test_every_shape_gives_the_same_canonical_json() -> None:
     openai = {"function": {**SEARCH["function"], "strict": True}, "type": "function"}
     forms = [SEARCH, SEARCH["function"], anthropic, openai]
     assert {canonical_tools([form])[0].json for form in forms} == {
-        '{"type": "function", "function": {"name": "search", "description": "Søk", "parameters": {"type": "object", '
-        '"properties": {"b": {"type": "string"}, "a": {"type": "integer"}}, "required": ["b"]}}}'
+        (
+            '{"type": "function", "function": {"name": "search", "description": "Søk", "parameters": {"type": '
+            '"object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}, "required": ["b"]}}}'
+        )
     }
     assert canonical_tools([anthropic])[0].cache_ttl == 300.0
     assert canonical_tools([SEARCH])[0].cache_ttl is None
