@@ -19,23 +19,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coding_agent_prompt import PLANS, ROLES, SYSTEM_PROMPT
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK
 from coding_agent_tools import FILE_FOLLOWS, PASSED, Workspace
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware
+from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langchain_pinfold import ChatPinfold, PinfoldPromptCachingMiddleware
 from pinfold import PinfoldError
 
 EMBEDDED_MODEL = "smollm2"
-MAX_ANSWER_TOKENS = 512
+MAX_ANSWER_TOKENS = 400
 
 
 class FollowThePlan(AgentMiddleware[Any, Any, Any]):
-    """Has the grammar force the tool of each step. What to read, write and report is the model's own doing.
+    """Says what kind of step comes next and has the grammar hold to it; what to read, write and report is the model's.
 
-    A refused call is made again, and after a failed test run a plan that writes begins anew.
+    A refused call is made again, and after tests that still fail the agent goes back to thinking.
     """
 
     def __init__(self, plan: tuple[str, ...]) -> None:
@@ -43,14 +43,27 @@ class FollowThePlan(AgentMiddleware[Any, Any, Any]):
         self.plan = plan
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(request.override(tool_choice=self.next_tool(request.messages)))
+        step = self.next_step(request.messages)
+        return handler(request.override(tool_choice="none" if step == THINK else step))
 
-    def next_tool(self, messages: list[BaseMessage]) -> str:
-        done = 0
-        for message in messages:
-            if isinstance(message, ToolMessage) and message.status == "success":
-                failed = message.name == "run_tests" and not message.text.startswith(PASSED)
-                done = 0 if failed and "write_file" in self.plan else done + 1
+    @hook_config(can_jump_to=["model"])
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - LangChain's signature
+        """Goes on after a thought, which without a call would end the agent."""
+        *before, last = state["messages"]
+        if self.next_step(before) != THINK or last.tool_calls:
+            return None
+        return {"messages": [HumanMessage(AFTER_THOUGHT)], "jump_to": "model"}
+
+    def next_step(self, messages: list[BaseMessage]) -> str:
+        done, wrote = 0, False
+        for message in messages[1:]:
+            refused = isinstance(message, ToolMessage) and message.status == "error"
+            if refused or isinstance(message, AIMessage):
+                continue
+            done += 1
+            wrote = wrote or message.name == "write_file"
+            if wrote and message.name == "run_tests" and not message.text.startswith(PASSED):
+                done = self.plan.index(THINK)
         return self.plan[min(done, len(self.plan) - 1)]
 
 
@@ -80,7 +93,7 @@ class Console:
         if self.as_json:
             print(json.dumps(fact), flush=True)
             return
-        what = f"{call['name']}({_short(call['args'])})" if call else "no complete call: the answer was cut off"
+        what = f"{call['name']}({_short(call['args'])})" if call else _thought(message)
         print(
             f"{agent:<9} {cache['hit_kind']:<9} {usage['cached_tokens']:>5} of {usage['prompt_tokens']:>5} tokens "
             f"cached  TTFT {timings['ttft_s']:6.2f} s  {timings['decode_tps']:6.1f} tok/s  {what}",
@@ -94,6 +107,12 @@ class Console:
 def _short(arguments: dict[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _thought(message: AIMessage) -> str:
+    if message.invalid_tool_calls:
+        return "a call that is none: " + message.response_metadata["pinfold"]["invalid_tool_calls"][0]["error"]
+    return f"thinks aloud, {len(message.text.split())} words"
 
 
 def run_agent(model: ChatPinfold, workspace: Workspace, name: str, task: str, steps: int) -> Iterator[BaseMessage]:
@@ -163,7 +182,7 @@ def main() -> int:
     parser.add_argument("--model", default=EMBEDDED_MODEL, help="an alias, a .gguf file or a Hugging Face id")
     parser.add_argument("--engine", default="auto", help="the engine to run it on (default: auto)")
     parser.add_argument("--workspace", type=Path, default=here / "workspace", help="the project; it is copied first")
-    parser.add_argument("--max-steps", type=int, default=6, help="most turns of each agent (default: 6)")
+    parser.add_argument("--max-steps", type=int, default=8, help="most turns of each agent (default: 8)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line in place of text")
     options = parser.parse_args()
     if not options.workspace.is_dir():

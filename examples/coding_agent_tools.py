@@ -66,11 +66,13 @@ class Workspace:
         if not target.is_file():
             msg = f"There is no file {path!r} to replace. The files are: {', '.join(self.files())}"
             raise ToolException(msg)
+        content = _without_fence(content)
+        before = target.read_text(encoding="utf-8")
         if len(content) > MAX_FILE_BYTES:
             msg = f"The content is longer than {MAX_FILE_BYTES} characters. Nothing was written."
             raise ToolException(msg)
         if target.suffix == ".py":
-            _check_python(content, before=target.read_text(encoding="utf-8"))
+            _check_python(content, before)
         target.write_text(content, encoding="utf-8")
         return f"Wrote {path}."
 
@@ -131,7 +133,7 @@ class Workspace:
 
         @tool
         def write_file(path: str, content: str) -> str:
-            """Replace one file. The content is the whole new file, from its first to its last line."""
+            """Replace one file by new code. The content is the whole new file, from its first line to its last."""
             written = self.write(path, content)
             known.add(path)
             return written
@@ -156,7 +158,15 @@ class Workspace:
         return tools
 
 
-def _check_python(content: str, *, before: str) -> None:
+def _without_fence(content: str) -> str:
+    """Without the Markdown fence that models like to put around code."""
+    lines = content.strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
+        return "\n".join(lines[1:-1]) + "\n"
+    return content if content.endswith("\n") else content + "\n"
+
+
+def _check_python(content: str, before: str) -> None:
     try:
         lost = _defined(before) - _defined(content)
     except (SyntaxError, ValueError) as e:
@@ -165,6 +175,9 @@ def _check_python(content: str, *, before: str) -> None:
             f"its first line: {before.partition(chr(10))[0]}"
         )
         raise ToolException(msg) from e
+    if ast.dump(ast.parse(before)) == ast.dump(ast.parse(content)):
+        msg = "Nothing was written, because the code is the same as before. Change the line that is wrong."
+        raise ToolException(msg)
     if lost:
         msg = f"Nothing was written, because {', '.join(sorted(lost))} would be lost. Send the whole file again."
         raise ToolException(msg)

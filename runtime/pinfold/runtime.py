@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from types import TracebackType
@@ -60,6 +61,7 @@ class Runtime:
 
         opener, self.model = open_engine(model, self.options)
         self._worker = Worker(opener, prefill_chunk=self.options.prefill_chunk, memory=self.options.memory_bytes)
+        weakref.finalize(self, self._worker.close)
         engine: Engine = self._worker.engine
         try:
             self.capabilities: Capabilities = engine.capabilities

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinfold import Runtime
-from pinfold.sessions.manager import SessionManager
+from tests.reliability.invariants import assert_tokens_and_kv_agree, idle
 from tests.support.near_ties import assert_same_or_tie
 
 SYSTEM = {"role": "system", "content": "You answer with a short list of words and nothing else. " * 4}
@@ -42,30 +42,10 @@ def check(rt: Runtime, i: int, alone: list[str], text: str) -> None:
         assert j == i or f"key-{100_000 + j * 7919}" not in text
 
 
-def assert_tokens_and_kv_agree(rt: Runtime) -> None:
-    def agree(manager: SessionManager) -> None:
-        engine = manager._engine
-        resident = [entry for entry in manager.space.shelf if entry.seq is not None]
-        for entry in resident:
-            assert engine.length(entry.seq) == len(entry.tokens)
-        free = manager.space._free_seqs
-        assert {entry.seq for entry in resident}.isdisjoint(free)
-        assert len(resident) + len(free) == engine.capabilities.n_seq
-        assert all(engine.length(seq) == 0 for seq in free)
-
-    rt._worker.call(agree)
-
-
 def wait_until(condition: Callable[[], object]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.001)
-
-
-def idle(rt: Runtime) -> bool:
-    for _ in range(3):  # the cancellation is a command of its own, and the step that ends it follows
-        rt._worker.call(lambda manager: None)
-    return not rt._worker._loop.busy
 
 
 def test_32_threads(rt: Runtime, alone: list[str]) -> None:

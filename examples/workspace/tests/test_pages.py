@@ -15,8 +15,7 @@ class PageCountTest(unittest.TestCase):
 
 
 class PageItemsTest(unittest.TestCase):
-    def test_first_page(self):
-        self.assertEqual(page_items(["a", "b", "c", "d"], 1, 3), ["a", "b", "c"])
-
-    def test_last_page(self):
-        self.assertEqual(page_items(["a", "b", "c", "d"], 2, 3), ["d"])
+    def test_pages_begin_with_number_1(self):
+        products = ["tea", "rice", "salt", "oil"]
+        self.assertEqual(page_items(products, 1, 3), ["tea", "rice", "salt"])
+        self.assertEqual(page_items(products, 2, 3), ["oil"])

@@ -112,11 +112,13 @@ class BatchLoop:
                 return
             if self._should_wait(g):
                 continue
-            self._waiting.remove(g)
             try:
                 self._start(g)
             except PinfoldError as e:
-                g.fail(e)
+                self._fail(g, e)
+            else:
+                self._waiting.remove(g)
+                self._running.append(g)
 
     def _fits(self, g: Generation) -> bool:
         held = sum(len(other.tokens) + _HEADROOM for other in self._running)
@@ -156,7 +158,6 @@ class BatchLoop:
         if start.note:
             g.note(start.note)
         g.started(start, self._use_pins(g, start.length))
-        self._running.append(g)
 
     def _use_pins(self, g: Generation, found: int) -> MissFacts | None:
         """Counts the pins that the request reuses, plans to bring back those it covers, and names the one it missed."""

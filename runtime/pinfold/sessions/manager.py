@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinfold.engines.base import Engine
-from pinfold.errors import EngineError, InvalidRequestError, SessionNotFoundError
+from pinfold.errors import CacheFullError, EngineError, InvalidRequestError, SessionNotFoundError
 from pinfold.sessions.pins import Pin, PinBook, PinRecord, Tier
 from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind
 from pinfold.sessions.space import KVSpace
@@ -69,8 +69,8 @@ class SessionManager:
     def start(self, tokens: Sequence[int], salt: str | None, *, cold: bool = False, alone: bool = False) -> Start:
         """A sequence for `tokens` that begins with the longest prefix known, at least one token short of all.
 
-        `cold` leaves out the search. A prefix that cannot be brought back or forked is given up, and the request starts
-        cold. `alone`: no other request runs, so that all idle KV may leave the cells.
+        `cold` leaves out the search. A prefix that cannot be brought back or forked is forgotten, unless it was for lack
+        of room, and the request starts cold. `alone`: no other request runs, so that all idle KV may leave the cells.
 
         Raises:
             CacheFullError: no sequence id is left.
@@ -83,7 +83,8 @@ class SessionManager:
         try:
             return self._start_on(entry, length)
         except EngineError as e:
-            self.space.forget(entry)
+            if not isinstance(e, CacheFullError):
+                self.space.forget(entry)
             note = f"{entry.label} could not be reused ({e}); the prompt was computed anew"
             return Start(self.space.new_seq(), 0, None, "miss", note=note)
 

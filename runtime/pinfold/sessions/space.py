@@ -38,7 +38,7 @@ class KVSpace:
             if victim is None:
                 msg = "Every sequence is in use by a running request. Raise max_sequences, or send fewer at once."
                 raise CacheFullError(msg)
-            self.give_up(victim)
+            self.give_up(victim, keep)
         return self._free_seqs.pop()
 
     def abandon(self, seq: int) -> None:
@@ -58,9 +58,9 @@ class KVSpace:
         entry.parked = None
         self._leave_cells(entry)
 
-    def give_up(self, entry: Entry) -> None:
-        """Frees the cells of `entry`: parks it where memory allows, else forgets it."""
-        if self._copy(entry, may_forget=True):
+    def give_up(self, entry: Entry, keep: Entry | None = None) -> None:
+        """Frees the cells of `entry`: parks it where memory allows, else forgets it. `keep` stays what it is."""
+        if self._copy(entry, may_forget=True, keep=keep):
             self._leave_cells(entry)
         else:
             self.forget(entry)
@@ -71,7 +71,7 @@ class KVSpace:
             victim = self.shelf.victim(self._engine.exclusive_cells, keep)
             if victim is None:
                 return False
-            self.give_up(victim)
+            self.give_up(victim, keep)
         return True
 
     def bring_back(self, entry: Entry) -> float:
@@ -105,7 +105,7 @@ class KVSpace:
         parked = 0
         for entry in foreign:
             shares = self._copy_of_longer(entry) is not None
-            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False):
+            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False, keep=keep):
                 self._leave_cells(entry)
                 parked += not shares
 
@@ -114,13 +114,13 @@ class KVSpace:
             self.abandon(entry.seq)
             entry.seq = None
 
-    def _copy(self, entry: Entry, *, may_forget: bool) -> bool:
+    def _copy(self, entry: Entry, *, may_forget: bool, keep: Entry | None) -> bool:
         """Makes sure that a copy of `entry` is in memory; False where the budget does not allow it."""
         if entry.parked is None:
             entry.parked = self._copy_of_longer(entry)
         if entry.parked is None and entry.seq is not None:
             size = len(entry.tokens) * self._engine.capabilities.bytes_per_token
-            if not self._make_memory(size, entry, may_forget=may_forget):
+            if not self._make_memory(size, entry, may_forget=may_forget, keep=keep):
                 return False
             entry.parked = Parked(self._engine.snapshot(entry.seq), len(entry.tokens))
         return True
@@ -128,10 +128,11 @@ class KVSpace:
     def _copy_of_longer(self, entry: Entry) -> Parked | None:
         return next((e.parked for e in self.shelf.beginning_with(entry) if e.parked is not None), None)
 
-    def _make_memory(self, size: int, wanted: Entry, *, may_forget: bool) -> bool:
+    def _make_memory(self, size: int, wanted: Entry, *, may_forget: bool, keep: Entry | None) -> bool:
         """Makes `size` bytes free: first copies of what is resident anyway, then what ranks below `wanted`."""
         rank = (wanted.kind, wanted.used)
-        copies = sorted((e for e in self.shelf if e.parked is not None), key=lambda e: (e.kind, e.used))
+        copies = [e for e in self.shelf if e.parked is not None and e is not keep]
+        copies.sort(key=lambda e: (e.kind, e.used))
         spare = [e for e in copies if e.seq is not None]
         lower = [e for e in copies if e.seq is None and (e.kind, e.used) < rank] if may_forget else []
         while self.memory_used() + size > self._budget:
