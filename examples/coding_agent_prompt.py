@@ -15,7 +15,8 @@ at least one test fails. The tests are right and are never changed. The docstrin
 
 # How you work
 You work in steps. In each step you call one tool, and you are shown its answer before the next step, or you think \
-aloud before you write. Never guess what a file contains: read it first. When your own job is done, call report and stop.
+aloud before you write. Never guess what a file contains: read it first. When your own job is done, call report and \
+stop.
 
 # The tools
 - list_files shows the names of all files. Use it when you do not know a name.
@@ -60,14 +61,14 @@ must give. It speaks of nothing that you have not read in this project.
 ROLES = {
     "finder": "You are the finder. Run the tests, read the file that has the bug, and report.\n\nSo far: {report}",
     "fixer": (
-        "You are the fixer. Which line is wrong, and what must it be instead? Show the mended function.\n\n"
-        "The finder reports on {report}"
+        "You are the fixer. Which line is wrong, and what must it be instead? Show the whole file with that line "
+        "mended.\n\nThe finder reports on {report}"
     ),
     "reviewer": "You are the reviewer. Run the tests, read the file, and report.\n\nThe fixer reports on {report}",
 }
 
 THINK = "think"
-AFTER_THOUGHT = "Now call write_file with the whole mended file."
+AFTER_THOUGHT = "Now call write_file with the whole file: the mended function, and all other functions as they are."
 
 # The steps of each agent: a tool, or a thought in words. The last one ends its work.
 PLANS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,7 @@ class Workspace:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 return False, f"The tests did not end within {self.test_seconds:.0f} seconds and were stopped."
+        output = re.sub(r"(Ran \d+ tests?) in .*", r"\1", output)  # the time would make each run's prompt another one
         output = output.replace(str(self.root) + os.sep, "").strip()
         return process.returncode == 0, output[-MAX_TEST_OUTPUT:]
 

@@ -68,8 +68,9 @@ class BatchLoop:
     def step(self) -> None:
         """One forward, and what follows from it."""
         self._reap()
-        self._manager.expire_pins()
-        self._admit()
+        if self._waiting:
+            self._manager.expire_pins()
+            self._admit()
         planned = self._plan_within_room()
         if not planned:
             return

@@ -169,6 +169,14 @@ def test_tokens_are_counted_by_the_models_own_tokenizer() -> None:
     assert model.get_num_tokens("sea") == len(model.get_token_ids("sea")) == 1
 
 
+def test_json_mode_gives_an_object() -> None:
+    model = ChatPinfold(**{**SETTINGS, "max_tokens": 64, "frequency_penalty": 0.6})
+    answer = model.with_structured_output(None, method="json_mode").invoke(
+        "Describe a ship as JSON with one key, name."
+    )
+    assert isinstance(answer, dict)
+
+
 def test_the_llm_goes_on_with_a_text_and_reuses_it() -> None:
     model = PinfoldLLM(**SETTINGS)
     prompt = harbour("Fowey")
