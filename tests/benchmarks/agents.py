@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from bare import BareLlama
 from common import Figure, Report, command, median, model_path, paired, parser, progress, settle, table
-from peers import BarePeer, LlamaCppPythonPeer, LlamaServerPeer, Peer, PinfoldPeer, Turn
+from peers import ApartPeer, BarePeer, LlamaCppPythonPeer, LlamaServerPeer, Peer, PinfoldPeer, Turn
 
 from pinfold import Runtime
 
@@ -71,21 +71,33 @@ def open_runtime(args: argparse.Namespace) -> Runtime:
 def open_peers(args: argparse.Namespace, runtime: Runtime, systems: Sequence[str]) -> list[Peer]:
     """Everyone who takes part, ready to go; the pinned one has its pins already."""
     path, threads, answer = model_path(args.model), args.threads, args.answer
-    pinned = open_runtime(args)
-    for agent, system in enumerate(systems):
-        pinned.pin([{"role": "system", "content": system}], name=NAMES[agent])
-    bare = [BareLlama(path, threads=threads, cells=CELLS, sequences=SLOTS, unified=shared) for shared in (True, False)]
     return [
-        PinfoldPeer(PINFOLD, runtime, answer),
-        BarePeer(BARE, bare[0], runtime.detokenize, answer),
+        ApartPeer(PINFOLD, open_pinfold, PINFOLD, args, ()),
+        ApartPeer(BARE, open_bare, BARE, args, True),
         LlamaServerPeer(SERVER, path, threads=threads, n_ctx=N_CTX, slots=SLOTS, answer=answer),
-        PinfoldPeer(PINNED, pinned, answer),
-        BarePeer(BARE_APART, bare[1], runtime.detokenize, answer),
-        *(
-            LlamaCppPythonPeer(name, path, threads=threads, n_ctx=N_CTX, cache=cache, answer=answer)
-            for name, cache in ((RAM_CACHE, True), (NO_CACHE, False))
-        ),
+        ApartPeer(PINNED, open_pinfold, PINNED, args, systems),
+        ApartPeer(BARE_APART, open_bare, BARE_APART, args, False),
+        ApartPeer(RAM_CACHE, open_llama, RAM_CACHE, args, True),
+        ApartPeer(NO_CACHE, open_llama, NO_CACHE, args, False),
     ]
+
+
+def open_pinfold(name: str, args: argparse.Namespace, pinned: Sequence[str]) -> Peer:
+    runtime = open_runtime(args)
+    for agent, system in enumerate(pinned):
+        runtime.pin([{"role": "system", "content": system}], name=NAMES[agent])
+    return PinfoldPeer(name, runtime, args.answer)
+
+
+def open_bare(name: str, args: argparse.Namespace, shared: bool) -> Peer:
+    path = model_path(args.model)
+    bare = BareLlama(path, threads=args.threads, cells=CELLS, sequences=SLOTS, unified=shared)
+    return BarePeer(name, bare, args.answer)
+
+
+def open_llama(name: str, args: argparse.Namespace, cache: bool) -> Peer:
+    path = model_path(args.model)
+    return LlamaCppPythonPeer(name, path, threads=args.threads, n_ctx=N_CTX, cache=cache, answer=args.answer)
 
 
 def system_prompt(runtime: Runtime, agent: int, tokens: int) -> str:

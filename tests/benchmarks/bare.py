@@ -52,6 +52,14 @@ class BareLlama:
         logits = (ctypes.c_float * self._n_vocab).from_address(ctypes.addressof(row.contents))
         return int(np.frombuffer(logits, dtype=np.float32).argmax())
 
+    def text(self, tokens: Sequence[int]) -> str:
+        """What `tokens` stand for."""
+        vocab = llama_cpp.llama_model_get_vocab(self._model)
+        ids = (ctypes.c_int32 * len(tokens))(*tokens)
+        buffer = ctypes.create_string_buffer(64 * len(tokens) + 64)
+        size = llama_cpp.llama_detokenize(vocab, ids, len(tokens), buffer, len(buffer), False, True)
+        return buffer.raw[: max(size, 0)].decode("utf-8", "replace")
+
     def cut(self, seq: int, length: int) -> None:
         """Forgets all of `seq` but its first `length` tokens."""
         llama_cpp.llama_memory_seq_rm(self._memory, seq, length, -1)

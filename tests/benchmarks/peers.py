@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +21,7 @@ from bare import BareLlama
 
 from pinfold import Runtime
 
-__all__ = ["BarePeer", "LlamaCppPythonPeer", "LlamaServerPeer", "Peer", "PinfoldPeer", "Turn"]
+__all__ = ["ApartPeer", "BarePeer", "LlamaCppPythonPeer", "LlamaServerPeer", "Peer", "PinfoldPeer", "Turn"]
 
 Messages = Sequence[dict[str, str]]
 _SERVER_START_S = 120
@@ -179,17 +181,42 @@ class LlamaServerPeer:
         raise SystemExit(msg)
 
 
-class BarePeer:
-    """The new tokens computed on top of the kept prefix, and nothing else: the time that no runtime can go below.
+class ApartPeer:
+    """A peer in a process of its own, which `make(*arguments)` opens there.
 
-    Args:
-        decode: tokens to text.
+    Where several threads of one process have driven llama.cpp, OpenMP sees more threads than cores, lets none of them
+    spin, and every forward takes about one and a half times as long. So no two peers may share a process.
     """
 
-    def __init__(self, name: str, bare: BareLlama, decode: Callable[[list[int]], str], answer: int) -> None:
+    def __init__(self, name: str, make: Callable[..., Peer], *arguments: object) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self._process = ProcessPoolExecutor(1, mp_context=context, initializer=_open, initargs=(make, arguments))
+
+    def turn(self, agent: int, messages: Messages, tokens: Sequence[int]) -> Turn:
+        return self._process.submit(_turn, agent, messages, tokens).result()
+
+    def close(self) -> None:
+        self._process.shutdown(cancel_futures=True)
+
+
+_opened: list[Peer] = []
+
+
+def _open(make: Callable[..., Peer], arguments: Sequence[object]) -> None:
+    _opened.append(make(*arguments))
+
+
+def _turn(agent: int, messages: Messages, tokens: Sequence[int]) -> Turn:
+    return _opened[0].turn(agent, messages, tokens)
+
+
+class BarePeer:
+    """The new tokens computed on top of the kept prefix, and nothing else: the time that no runtime can go below."""
+
+    def __init__(self, name: str, bare: BareLlama, answer: int) -> None:
         self.name = name
         self._bare = bare
-        self._decode = decode
         self._answer = answer
         self._held: dict[int, list[int]] = {}
 
@@ -209,7 +236,7 @@ class BarePeer:
             held.append(token)
             token = self._bare.evaluate(agent, len(held) - 1, [token])
         self._held[agent] = held
-        return Turn(self._decode(answer), ttft, len(tokens) - kept, ttft)
+        return Turn(self._bare.text(answer), ttft, len(tokens) - kept, ttft)
 
     def close(self) -> None:
         self._bare.close()
