@@ -69,8 +69,8 @@ class SessionManager:
     def start(self, tokens: Sequence[int], salt: str | None, *, cold: bool = False, alone: bool = False) -> Start:
         """A sequence for `tokens` that begins with the longest prefix known, at least one token short of all.
 
-        `cold` leaves out the search. A prefix that cannot be brought back or forked is forgotten, unless it was for lack
-        of room, and the request starts cold. `alone`: no other request runs, so that all idle KV may leave the cells.
+        `cold` leaves out the search. A prefix that cannot be brought back or forked is forgotten, unless it was for
+        lack of room, and the request starts cold. `alone`: no other request runs, so that idle KV may leave the cells.
 
         Raises:
             CacheFullError: no sequence id is left.
