@@ -26,10 +26,12 @@ _PROGRESS_AFTER = 1.0
 class Generation:
     """State of one job. `tokens` is the prompt and what was generated; the first `evaluated` of them are in the KV.
 
+    A streamed piece follows the one before it by at least `pause` seconds.
+
     It waits while `seq` is None, computes its prompt while more than one token is not evaluated, and then decodes.
     """
 
-    def __init__(self, job: Job, tokenizer: Tokenizer, limit: int) -> None:
+    def __init__(self, job: Job, tokenizer: Tokenizer, limit: int, pause: float) -> None:
         self.job = job
         self.tokens = list(job.tokens)
         self.seq: int | None = None
@@ -41,6 +43,9 @@ class Generation:
         self.lost_pins: list[PinRecord] = []
         self._tokenizer = tokenizer
         self._limit = limit
+        self._pause = pause
+        self._unsent = ""
+        self._sent_at = 0.0
         self._sampler = Sampler(job.options, job.tokens)
         self._decoder = TextDecoder()
         self._stops = StopScanner(job.options.stop)
@@ -123,6 +128,8 @@ class Generation:
         if not self._stops.stopped:
             self._show(self._decoder.finish())
             self._emit(self._stops.finish())
+        if self.job.streams and self._unsent:
+            self._send()
         self.job.ended = True
         self.job.sink.put(Finished(self._outcome(reason, pin)))
 
@@ -139,8 +146,14 @@ class Generation:
     def _emit(self, text: str) -> None:
         if text:
             self._text.append(text)
-            if self.job.streams:
-                self.job.sink.put(Piece(text))
+            self._unsent += text
+            if self.job.streams and time.perf_counter() - self._sent_at >= self._pause:
+                self._send()
+
+    def _send(self) -> None:
+        self.job.sink.put(Piece(self._unsent))
+        self._unsent = ""
+        self._sent_at = time.perf_counter()
 
     def _outcome(self, reason: Literal["stop", "length"], pin: Pin | None) -> Outcome:
         now = time.perf_counter()
