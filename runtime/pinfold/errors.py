@@ -20,7 +20,12 @@
     ├── SessionError
     │   ├── SessionNotFoundError (also a KeyError)
     │   ├── PinNotFoundError (also a KeyError)
-    │   └── PinExpiredError
+    │   ├── PinExpiredError
+    │   └── SessionCorruptError
+    ├── StoreError
+    │   ├── StoreBusyError
+    │   ├── StoreFullError
+    │   └── StoreReadOnlyError
     ├── RequestCancelledError
     ├── RequestTimeoutError (also a TimeoutError)
     └── RuntimeClosedError
@@ -44,8 +49,13 @@ __all__ = [
     "RequestCancelledError",
     "RequestTimeoutError",
     "RuntimeClosedError",
+    "SessionCorruptError",
     "SessionError",
     "SessionNotFoundError",
+    "StoreBusyError",
+    "StoreError",
+    "StoreFullError",
+    "StoreReadOnlyError",
     "TemplateError",
     "ToolSchemaError",
     "TrimError",
@@ -147,6 +157,26 @@ class PinNotFoundError(SessionError, KeyError):
 
 class PinExpiredError(SessionError):
     """The pin's TTL has run out; pin it again."""
+
+
+class SessionCorruptError(SessionError):
+    """What was stored of the session is damaged; it was set aside, and the next use computes it again."""
+
+
+class StoreError(PinfoldError):
+    """The folder of stored sessions cannot be used, or not now."""
+
+
+class StoreBusyError(StoreError):
+    """Other processes held the store's index for longer than we wait; nothing was changed."""
+
+
+class StoreFullError(StoreError):
+    """The disk or the store's budget has no room for the session; what was stored before is untouched."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The store's folder cannot be written; what is in it can still be restored."""
 
 
 class RequestCancelledError(PinfoldError):

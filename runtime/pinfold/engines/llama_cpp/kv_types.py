@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["KVTypes", "parse_kv_types"]
+__all__ = ["KVTypes", "parse_kv_types", "row_bytes", "type_name", "type_number"]
 
 # name -> (ggml type number, bytes per block, values per block)
 _TYPES = {
@@ -46,6 +46,22 @@ class KVTypes:
 
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+def type_name(number: int) -> str | None:
+    """The name of ggml's type `number`, None if no cache has it."""
+    return next((name for name, (known, _, _) in _TYPES.items() if known == number), None)
+
+
+def type_number(name: str) -> int:
+    """ggml's number of the type called `name`."""
+    return _TYPES[name][0]
+
+
+def row_bytes(name: str, values: int) -> int:
+    """Bytes that `values` values of the type take; they fill whole blocks or more than that is counted."""
+    _, size, block = _TYPES[name]
+    return -(-values // block) * size
 
 
 def parse_kv_types(text: str, *, head_size: int, on_gpu: bool) -> KVTypes:

@@ -1,0 +1,125 @@
+"""llama.cpp's state of one sequence, taken apart and put together again, byte for byte.
+
+The layout (all little endian): u32 magic, u32 header; then one or two caches, full attention before sliding window, each:
+u32 streams, u32 cells, for each cell i32 position, u32 count, i32 sequence ids; u32 values are transposed, u32 layers;
+for each layer i32 type, u64 row bytes, the rows of K; then the same for V. Whatever does not fit this is kept opaque.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinfold.engines.llama_cpp.kv_types import row_bytes, type_name, type_number
+from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
+
+__all__ = ["build_state", "parse_state"]
+
+_HEAD = 8
+_CELL = np.dtype([("position", "<i4"), ("count", "<u4"), ("seq", "<i4")])
+_MOST_LAYERS = 4096
+
+
+class _Layout(Exception):  # noqa: N818 - says why bytes stay opaque, never leaves this file
+    pass
+
+
+class _Reader:
+    """Reads forward through `data`, never past its end."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, count: int) -> memoryview:
+        if count > len(self.data) - self.at:
+            msg = f"{count} bytes at {self.at} reach past the end at {len(self.data)}"
+            raise _Layout(msg)
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self, code: str) -> int:
+        raw = self.take(struct.calcsize(code))
+        return int(struct.unpack("<" + code, raw)[0])
+
+
+def parse_state(data: memoryview, tokens: int, heads: Sequence[Heads]) -> Snapshot:
+    """The state of a sequence of `tokens` tokens as arrays, which are views into `data`.
+
+    `heads` describes the caches in their order. What cannot be read becomes one opaque section with the reason.
+    """
+    data = data.cast("B")
+    snapshot = Snapshot(tokens, bytes(data[:_HEAD]))
+    reader = _Reader(data, min(_HEAD, len(data)))
+    for described in heads:
+        start = reader.at
+        try:
+            snapshot.sections.append(_read_section(reader, tokens, described))
+        except _Layout as e:
+            snapshot.sections.append(Opaque(bytes(data[start:]), str(e)))
+            return snapshot
+    if reader.at != len(data):
+        snapshot.sections.append(Opaque(bytes(data[reader.at :]), "bytes after the last cache that is known"))
+    return snapshot
+
+
+def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
+    """The bytes that `parse_state` took apart."""
+    parts: list[bytes | NDArray[np.uint8]] = [snapshot.head]
+    for section in snapshot.sections:
+        if isinstance(section, Opaque):
+            parts.append(section.data)
+            continue
+        parts.append(_meta(section))
+        for plane in section.planes:
+            parts.append(struct.pack("<iQ", type_number(plane.kind), plane.rows.shape[1]))
+            parts.append(plane.rows.reshape(-1))
+    buffer = np.empty(sum(map(len, parts)), dtype=np.uint8)
+    at = 0
+    for part in parts:
+        buffer[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8) if isinstance(part, bytes) else part
+        at += len(part)
+    return buffer
+
+
+def _meta(section: Section) -> bytes:
+    cells = np.empty(len(section.positions), dtype=_CELL)
+    cells["position"], cells["count"], cells["seq"] = section.positions, 1, section.seq
+    return struct.pack("<II", 1, len(cells)) + cells.tobytes() + struct.pack("<II", 0, len(section.planes) // 2)
+
+
+def _read_section(reader: _Reader, tokens: int, heads: Heads) -> Section:
+    streams, cells = reader.number("I"), reader.number("I")
+    if streams != 1:
+        msg = f"{streams} streams where one is expected"
+        raise _Layout(msg)
+    if not cells or cells != tokens:
+        msg = f"{cells} cells for {tokens} tokens"
+        raise _Layout(msg)
+    table = np.frombuffer(reader.take(cells * _CELL.itemsize), dtype=_CELL)
+    if (table["count"] != 1).any() or (table["seq"] != table["seq"][0]).any():
+        msg = "cells with more than a position and one sequence"
+        raise _Layout(msg)
+    transposed, layers = reader.number("I"), reader.number("I")
+    if transposed or not 0 < layers <= _MOST_LAYERS:
+        msg = "transposed values" if transposed else f"{layers} layers"
+        raise _Layout(msg)
+    planes = [_read_plane(reader, cells, layer, "k", heads.k_size) for layer in range(layers)]
+    planes += [_read_plane(reader, cells, layer, "v", heads.v_size) for layer in range(layers)]
+    return Section(int(table["seq"][0]), table["position"].astype(np.int32), heads, planes)
+
+
+def _read_plane(reader: _Reader, cells: int, layer: int, part: Part, head: int) -> Plane:
+    number, width = reader.number("i"), reader.number("Q")
+    kind = type_name(number)
+    if kind is None:
+        msg = f"type {number} is not known"
+        raise _Layout(msg)
+    if not width or width % row_bytes(kind, head):
+        msg = f"rows of {width} bytes are no whole number of heads of {head} values of {kind}"
+        raise _Layout(msg)
+    rows = np.frombuffer(reader.take(cells * width), dtype=np.uint8).reshape(cells, width)
+    return Plane(layer, part, kind, rows)
