@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pinfold.kv.snapshot import Snapshot
+
     Logits = NDArray[np.float32]
 
 __all__ = ["Capabilities", "Engine", "ForwardInterrupted", "Mode", "ModelInfo", "Span", "Tokenizer"]
@@ -201,6 +203,12 @@ class Engine(Protocol):
             CacheFullError: no room; nothing changed.
             EngineError: not such a snapshot; `seq` is unused afterwards.
         """
+
+    def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
+        """A snapshot of `length` tokens as arrays, views into `data`. Safe from any thread."""
+
+    def close_snapshot(self, snapshot: Snapshot) -> memoryview:
+        """The bytes that `open_snapshot` took apart, or bytes of changed arrays. Safe from any thread."""
 
     def close(self) -> None:
         """Frees the model. Calling it twice is fine."""

@@ -52,11 +52,14 @@ def _learn_section(samples: Sequence[Section]) -> list[LayerRecipe]:
         k_noise = float(np.mean((middle.k_step * spread) ** 2)) / 12
         norms = np.sqrt((values.reshape(-1, v_size, values.shape[1]) ** 2).mean(axis=1))
         v_noise = float(middle.v_step**2 * (norms.astype(np.float64) ** 2).mean()) / 12
-        k_from = _predictor(seen, noise, keys) if predicts and seen is not None else None
         before = seen[1] if seen is not None else np.zeros_like(values)
-        v_from = _predictor((keys, before), (k_noise, noise[1]), values) if predicts else None
-        left_k = keys if k_from is None or seen is None else keys - k_from @ np.vstack(seen)
-        left_v = values if v_from is None else values - v_from @ np.vstack((keys, before))
+        k_from, left_k, v_from, left_v = None, keys, None, values
+        if predicts and seen is not None:
+            k_from = _predictor(seen, noise, keys)
+            left_k = keys - k_from @ np.vstack(seen)
+        if predicts:
+            v_from = _predictor((keys, before), (k_noise, noise[1]), values)
+            left_v = values - v_from @ np.vstack((keys, before))
         k_axes, k_order = _axes(left_k, k_size, None)
         v_axes, v_order = _axes(left_v, v_size, norms)
         recipe.append(
@@ -74,7 +77,7 @@ def _keys(section: Section, layer: int, turn: Turn | None) -> F32:
     return keys - keys.mean(axis=1, keepdims=True)
 
 
-def _predictor(seen: tuple[F32, F32], noise: tuple[float, float], now: F32) -> F32:
+def _predictor(seen: tuple[F32, ...], noise: tuple[float, ...], now: F32) -> F32:
     """The linear map from what the decoder will have, rounding noise (variances) included, to `now`."""
     features = np.vstack(seen)
     products = (features @ features.T).astype(np.float64)
@@ -95,8 +98,3 @@ def _axes(left: F32, size: int, norms: F32 | None) -> tuple[F32, NDArray[np.intp
     if norms is None:
         spreads = spreads / np.maximum(spreads.sum(axis=1, keepdims=True), 1e-300)
     return np.ascontiguousarray(axes, dtype=np.float32), np.argsort(-spreads.reshape(-1), kind="stable")
-
-
-def opaque_sections(sample: Snapshot) -> list[str]:
-    """Reasons why sections of `sample` stay as they are."""
-    return [section.reason for section in sample.sections if isinstance(section, Opaque)]

@@ -36,9 +36,11 @@ LADDER: tuple[Rung, ...] = (
     Rung("k.175/v.35", 0.175, 0.35),
     Rung("k.2/v.42", 0.20, 0.42),
     Rung("k.25/v.5", 0.25, 0.50),
+    Rung("k.3/v.55", 0.30, 0.55),
+    Rung("k.35/v.6", 0.35, 0.60),
 )
 # Where each preset begins; ``exact`` is no rung: it loses nothing.
-PRESETS = {"balanced": 4, "compact": 6}
+PRESETS = {"balanced": 4, "compact": 8}
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,9 @@ from pinfold.engines.cells import CellLedger
 from pinfold.engines.llama_cpp.batch import Batch, rows_of
 from pinfold.engines.llama_cpp.library import expecting_errors
 from pinfold.engines.llama_cpp.loading import Loaded, load
+from pinfold.engines.llama_cpp.state import build_state, parse_state
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError
+from pinfold.kv.snapshot import Snapshot
 from pinfold.options import RuntimeOptions
 
 __all__ = ["LlamaCppEngine"]
@@ -35,6 +37,7 @@ class LlamaCppEngine:
         self._context: Any = loaded.context
         self._memory = self._lib.llama_get_memory(loaded.context)
         self._trims = loaded.trims
+        self._heads = loaded.heads
         self._batch = Batch(loaded.lib, loaded.max_tokens)
         self._cells = CellLedger(loaded.n_cells, options.max_sequences)
         self._n_vocab = loaded.tokenizer.n_vocab
@@ -120,6 +123,12 @@ class LlamaCppEngine:
             msg = f"the bytes are no snapshot of {length} tokens of this model and context"
             raise EngineError(msg)
         self._cells.append(seq, length)
+
+    def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
+        return parse_state(memoryview(data), length, self._heads)
+
+    def close_snapshot(self, snapshot: Snapshot) -> memoryview:
+        return build_state(snapshot).data
 
     def close(self) -> None:
         if self._context:

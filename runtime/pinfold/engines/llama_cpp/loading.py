@@ -13,10 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from pinfold.engines.base import ModelInfo
+from pinfold.engines.llama_cpp.heads import describe_heads
 from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
 from pinfold.engines.llama_cpp.library import load_library, recent_errors
 from pinfold.engines.llama_cpp.tokenizer import LlamaTokenizer
 from pinfold.errors import CacheFullError, ModelFormatError, ModelNotFoundError
+from pinfold.kv.snapshot import Heads
 from pinfold.options import RuntimeOptions
 
 __all__ = ["Loaded", "load"]
@@ -46,6 +48,7 @@ class Loaded:
     bytes_per_token: int
     trims: bool
     fingerprint: str
+    heads: tuple[Heads, ...]
 
 
 def load(path: Path, name: str, options: RuntimeOptions) -> Loaded:
@@ -110,6 +113,7 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
         bytes_per_token=kv_types.bytes_of(heads * k_size, heads * v_size),
         trims=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
         fingerprint=_fingerprint(lib, model, info, kv_types),
+        heads=describe_heads(lib, model, lambda key: _meta(lib, model, f"{info.architecture}.{key}"), k_size, v_size),
     )
 
 
