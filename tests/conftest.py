@@ -12,6 +12,7 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is first imported
 os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["PINFOLD_STORE"] = "off"  # a test that wants a store names its folder
 
 # No deadline: CI's machines are shared. In CI the examples are the same on every run; elsewhere they explore.
 settings.register_profile("pinfold", deadline=None, derandomize="CI" in os.environ)

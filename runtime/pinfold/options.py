@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, ValidationError, field_validator, model_validator
 
 from pinfold.errors import InvalidRequestError, UnknownOptionError
 
@@ -75,6 +75,13 @@ class RuntimeOptions(Options):
         kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of
             the machine's memory and at most 4 GiB; 0 is none.
         kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``.
+        kv: how idle sessions are folded: ``balanced``, ``compact`` or ``exact`` (without loss).
+        store: the folder that pins and named sessions are kept in, so that they outlive the process; ``auto`` is
+            the environment's PINFOLD_STORE or else a folder in the user's cache, ``off`` or None keeps nothing.
+        store_bytes: most bytes that the store may take.
+        store_key: key of the HMAC over stored sessions, against other writers of the folder; None is a plain digest.
+        idle_resident: seconds without a use after which KV leaves the engine's cells for memory.
+        idle_memory: seconds without a use after which a session that is on disk leaves memory; pins stay.
         n_threads: threads of a forward; default the physical cores.
         n_gpu_layers: layers on the GPU where the build has one; -1 is all.
         prefill_chunk: most prompt tokens in one forward; smaller ones stop sooner when cancelled.
@@ -90,6 +97,12 @@ class RuntimeOptions(Options):
     kv_cells: int | None = Field(default=None, ge=64)
     kv_memory: int | None = Field(default=None, ge=0)
     kv_resident: str = "f16"
+    kv: Literal["balanced", "compact", "exact"] = "balanced"
+    store: str | os.PathLike[str] | None = "auto"
+    store_bytes: int = Field(default=20 << 30, ge=1 << 20)
+    store_key: SecretBytes | None = None
+    idle_resident: float = Field(default=300.0, ge=0)
+    idle_memory: float = Field(default=1800.0, ge=0)
     n_threads: int | None = Field(default=None, ge=1, le=512)
     n_gpu_layers: int = Field(default=-1, ge=-1)
     prefill_chunk: int = Field(default=256, ge=16, le=4096)

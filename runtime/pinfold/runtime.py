@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -57,10 +58,12 @@ class Runtime:
         **options: Any,
     ) -> None:
         self.options = RuntimeOptions.parse(options)
-        from pinfold.worker import Worker  # brings numpy in, which `import pinfold` does without
+        from pinfold.keeping import keep_sessions  # brings numpy in, which `import pinfold` does without
+        from pinfold.worker import Worker
 
         opener, self.model = open_engine(model, self.options)
-        self._worker = Worker(opener, prefill_chunk=self.options.prefill_chunk, memory=self.options.memory_bytes)
+        keep = partial(keep_sessions, self.options, self.model)  # of nothing that would keep this Runtime alive
+        self._worker = Worker(opener, keep, prefill_chunk=self.options.prefill_chunk)
         weakref.finalize(self, self._worker.close)
         engine: Engine = self._worker.engine
         try:

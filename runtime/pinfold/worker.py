@@ -15,20 +15,29 @@ from pinfold.decoding.loop import BatchLoop
 from pinfold.engines.base import Engine
 from pinfold.errors import EngineError, PinfoldError, RuntimeClosedError
 from pinfold.sessions.manager import SessionManager
+from pinfold.sessions.upkeep import Upkeep
 
 __all__ = ["Worker"]
 
 log = logging.getLogger("pinfold.worker")
 R = TypeVar("R")
+Post = Callable[[Callable[[], None]], None]
+Keep = Callable[[Engine, Post], tuple[SessionManager, Upkeep]]
+
+_AFTER_A_FAULT = 60.0
 
 
 class Worker:
-    """Opens the engine on a thread of its own and runs jobs on it until `close`. Safe from any thread."""
+    """Opens the engine on a thread of its own and runs jobs on it until `close`. Safe from any thread.
 
-    def __init__(self, open_engine: Callable[[], Engine], *, prefill_chunk: int, memory: int) -> None:
+    `keep` makes the engine's sessions and their upkeep, which runs while no job does.
+    """
+
+    def __init__(self, open_engine: Callable[[], Engine], keep: Keep, *, prefill_chunk: int) -> None:
         self._open_engine = open_engine
+        self._keep = keep
         self._prefill_chunk = prefill_chunk
-        self._memory = memory
+        self._resting = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -40,6 +49,7 @@ class Worker:
     def submit(self, job: Job) -> None:
         """Queues `job`; its events go to its sink. Raises RuntimeClosedError."""
         self._put(lambda: self._submit(job))
+        self._end_rest()
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:
@@ -71,6 +81,7 @@ class Worker:
                 future.set_exception(e)
 
         self._put(run)
+        self._end_rest()
         return future.result()
 
     @property
@@ -106,27 +117,61 @@ class Worker:
         except Exception as e:  # noqa: BLE001 - whatever it is, it belongs to the caller who waits for the engine
             opened.set_exception(e)
             return
-        self._manager = SessionManager(engine, self._memory)
+        try:
+            self._manager, self._upkeep = self._keep(engine, self._commands.put)
+        except Exception as e:  # noqa: BLE001 - as above
+            engine.close()
+            opened.set_exception(e)
+            return
         self._loop = BatchLoop(engine, self._manager, self._prefill_chunk)
         opened.set_result(engine)
         try:
+            patience: float | None = 0.0
             while not self._closing.is_set():
-                self._drain(block=not self._loop.busy)
+                self._drain(patience)
                 self._step()
+                patience = 0.0 if self._loop.busy else self._rest()
         finally:
             self._loop.fail_all(RuntimeClosedError("The Runtime was closed while the request ran."))
-            self._drain(block=False)
+            self._drain(0.0)
+            self._put_in_order()
             engine.close()
 
-    def _drain(self, *, block: bool) -> None:
+    def _drain(self, patience: float | None) -> None:
+        """Runs what is queued; waits for the first up to `patience` seconds, None for ever."""
         try:
+            self._commands.get(block=patience != 0.0, timeout=patience or None)()
             while True:
-                self._commands.get(block=block)()
-                block = False
+                self._commands.get(block=False)()
         except queue.Empty:
             return
 
+    def _rest(self) -> float | None:
+        """Nothing runs: does a piece of upkeep; returns the seconds until the next."""
+        self._resting = True
+        try:
+            return self._upkeep.step()
+        except Exception:
+            log.exception("upkeep failed; it goes on later")
+            return _AFTER_A_FAULT
+        finally:
+            self._resting = False
+
+    def _end_rest(self) -> None:
+        """A request waits: a forward that only serves upkeep is interrupted, and made again later."""
+        if self._resting:
+            self.engine.interrupt()
+
+    def _put_in_order(self) -> None:
+        try:
+            self._upkeep.flush()
+        except Exception:
+            log.exception("not everything was put on disk")
+
     def _step(self) -> None:
+        if not self._loop.busy:
+            return
+        self._upkeep.disturbed()
         try:
             self._loop.step()
         except Exception as e:

@@ -10,8 +10,9 @@ others. A `Tokenizer` may be used from any thread at any time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ModelInfo:
     eos_token: str = ""
     parameters: int = 0
     size_bytes: int = 0
+    path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Capabilities:
         engine: the engine's name; `device` is where it computes.
         trim: ``any`` length, or ``never`` (recurrent state): then only whole sequences are reused.
         fingerprint: everything besides the tokens that shaped the KV (weights, KV types, RoPE, versions).
+        facets: the same as the fingerprint by name, as text, so that a difference can be explained.
         bytes_per_token: KV bytes of one token in all layers.
         modes: one row for each mode that users ask about.
     """
@@ -79,6 +82,7 @@ class Capabilities:
     fingerprint: str
     bytes_per_token: int
     modes: tuple[Mode, ...] = field(default=())
+    facets: Mapping[str, str] = field(default_factory=dict)
 
     def mode(self, name: str) -> Mode:
         """The row called `name`; KeyError if there is none."""

@@ -20,6 +20,7 @@ from pinfold.engines.base import Capabilities, Mode, ModelInfo, Span
 from pinfold.engines.cells import CellLedger
 from pinfold.engines.script import Reply, Script
 from pinfold.errors import CacheFullError, EngineError, UnsupportedModeError
+from pinfold.kv.snapshot import Opaque, Snapshot
 from pinfold.options import RuntimeOptions
 
 __all__ = ["ScriptedEngine"]
@@ -96,7 +97,8 @@ class ScriptedEngine:
         model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, options.n_ctx, 0, _TEMPLATE)
         modes = (Mode("prefix reuse", True, True, "any prefix"), Mode("fork", True, True, "copies token ids only"))
         self.capabilities = Capabilities(
-            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 4, modes
+            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 4, modes,
+            {"engine": "scripted"},
         )
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -138,6 +140,12 @@ class ScriptedEngine:
             raise EngineError(msg)
         self._cells.append(seq, length)
         self._sequences[seq] = _Sequence(tokens)
+
+    def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
+        return Snapshot(length, b"", [Opaque(bytes(data), "a script has no keys and values")])
+
+    def close_snapshot(self, snapshot: Snapshot) -> memoryview:
+        return memoryview(b"".join(s.data for s in snapshot.sections if isinstance(s, Opaque)))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -9,15 +9,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pinfold.engines.base import Engine
-from pinfold.errors import CacheFullError, EngineError, InvalidRequestError, SessionNotFoundError
+from pinfold.errors import (
+    CacheFullError,
+    EngineError,
+    InvalidRequestError,
+    PinNotFoundError,
+    SessionError,
+    SessionNotFoundError,
+    StoreBusyError,
+    StoreError,
+)
 from pinfold.sessions.pins import Pin, PinBook, PinRecord, Tier
-from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind
+from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind, Parked
 from pinfold.sessions.space import KVSpace
 
+if TYPE_CHECKING:
+    from pinfold.kv.codec import FoldedKV
+    from pinfold.sessions.folder import Folder
+    from pinfold.sessions.vault import Vault
+
 __all__ = ["SessionInfo", "SessionManager", "Start"]
+
+# Tokens that the disk must have beyond what is at hand to be worth reading.
+_WORTH_READING = 64
+# Seconds between two notes to the store that an entry is in use.
+_NOTE_EVERY = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +59,7 @@ class Start:
     seq: int
     length: int
     source: str | None
-    hit: Literal["miss", "resident", "memory"]
+    hit: Literal["miss", "resident", "memory", "disk"]
     restore_s: float = 0.0
     note: str = ""
 
@@ -51,13 +70,22 @@ class SessionManager:
     Args:
         memory: bytes of main memory for KV that is not in the engine's cells.
         now: Unix seconds.
+        folder: folds and unfolds copies; without it they stay as the engine gives them.
     """
 
-    def __init__(self, engine: Engine, memory: int = 1 << 30, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        memory: int = 1 << 30,
+        now: Callable[[], float] = time.time,
+        folder: Folder | None = None,
+    ) -> None:
         self._engine = engine
         self._now = now
         self._sessions: dict[tuple[str | None, str], Entry] = {}
-        self.space = KVSpace(engine, memory)
+        self.folder = folder
+        self.vault: Vault | None = None
+        self.space = KVSpace(engine, memory, self)
         self.pin_book = PinBook()
 
     # --- a request's way through
@@ -81,13 +109,13 @@ class SessionManager:
         return start
 
     def _begin(self, tokens: Sequence[int], salt: str | None, *, cold: bool) -> Start:
-        length, entry = (0, None) if cold else self.space.shelf.find(tokens, salt)
+        length, entry = (0, None) if cold else self._find(tokens, salt)
         if entry is None:
             return Start(self.space.new_seq(), 0, None, "miss")
         try:
             return self._start_on(entry, length)
-        except EngineError as e:
-            if not isinstance(e, CacheFullError):
+        except (EngineError, SessionError, StoreError) as e:
+            if not isinstance(e, CacheFullError | StoreBusyError):
                 self.space.forget(entry)
             note = f"{entry.label} could not be reused ({e}); the prompt was computed anew"
             return Start(self.space.new_seq(), 0, None, "miss", note=note)
@@ -139,8 +167,11 @@ class SessionManager:
     def unpin(self, name: str) -> None:
         """Ends the pin called `name`. Raises PinNotFoundError or PinExpiredError."""
         self.expire_pins()
-        record = self.pin_book.get(name)
+        record = self._record(name)
         self.pin_book.remove(record)
+        entry = self.space.shelf.of_pin(record)
+        if entry is not None:
+            self._erase(entry)
         self._release_pin(record)
 
     def expire_pins(self) -> None:
@@ -156,15 +187,15 @@ class SessionManager:
     def pin_named(self, name: str) -> Pin:
         """The live pin called `name`. Raises PinNotFoundError or PinExpiredError."""
         self.expire_pins()
-        return self.view(self.pin_book.get(name))
+        return self.view(self._record(name))
 
     def view(self, record: PinRecord) -> Pin:
         """`record` as users see it."""
         entry = self.space.shelf.of_pin(record)
-        return record.view(_tier(entry) if entry is not None else "lost")
+        return record.view(entry.tier if entry is not None else "lost")
 
     def holds(self, record: PinRecord) -> bool:
-        """Whether the pin's KV is in the engine or in memory."""
+        """Whether the pin's KV is anywhere."""
         return self.space.shelf.of_pin(record) is not None
 
     # --- sessions
@@ -172,13 +203,19 @@ class SessionManager:
     def sessions(self) -> list[SessionInfo]:
         """All named sessions."""
         return [
-            SessionInfo(name, len(e.tokens), salt, _tier(e) if e in self.space.shelf or not e.tokens else "lost")
+            SessionInfo(name, len(e.tokens), salt, e.tier if e.tokens else "resident")
             for (salt, name), e in self._sessions.items()
         ]
 
     def open_session(self, name: str, salt: str | None) -> None:
-        """Makes the session known, empty if it is new."""
-        self._sessions.setdefault((salt, name), Entry(Kind.SESSION, name, salt, [], None))
+        """Makes the session known: as the disk has it, or empty if it is new."""
+        if (salt, name) in self._sessions:
+            return
+        stored = self.vault.session(name, salt) if self.vault is not None else None
+        if stored is not None:
+            self._welcome(stored)
+        else:
+            self._sessions[salt, name] = Entry(Kind.SESSION, name, salt, [], None)
 
     def fork_session(self, name: str, new_name: str, salt: str | None) -> None:
         """Makes `new_name` hold what `name` holds, at no cost in cells.
@@ -201,13 +238,108 @@ class SessionManager:
         """Forgets the session and its KV. Raises SessionNotFoundError."""
         entry = self._session(name, salt)
         del self._sessions[salt, name]
+        self._erase(entry)
         if entry in self.space.shelf:
             self.space.forget(entry)
+
+    # --- folded copies and the disk
+
+    def attach(self, vault: Vault) -> None:
+        """From now on pins and sessions are kept on disk as well, and those of earlier processes are known."""
+        self.vault = vault
+        self._meet_pins()
+
+    def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
+        """The engine's bytes of `length` folded tokens. Raises SessionCorruptError."""
+        if self.folder is None:
+            msg = "a folded copy, and no folder to unfold it"
+            raise EngineError(msg)
+        return self.folder.unfold(data, length)
+
+    def read(self, entry: Entry) -> FoldedKV:
+        """What the disk has of `entry`. Raises SessionError or StoreError."""
+        if self.vault is None:
+            msg = f"{entry.label} is on disk, and there is no store."
+            raise SessionNotFoundError(msg)
+        return self.vault.load(entry)
+
+    def refold(self, entry: Entry, preset: str) -> FoldedKV:
+        """Folds `entry` anew by `preset` and moves it to memory. Raises SessionNotFoundError, EngineError."""
+        self.space.bring_back(entry)
+        if entry.seq is None or self.folder is None:
+            msg = f"{entry.label} is lost: there is nothing to fold. Its next request computes it again."
+            raise SessionNotFoundError(msg)
+        folded = self.folder.fold(self._engine.snapshot(entry.seq), len(entry.tokens), preset)
+        entry.parked = Parked(len(entry.tokens), None, folded)
+        entry.stored = None  # what is on disk is of another preset: it is replaced
+        self.space.leave_cells(entry)
+        return folded
+
+    def entry_named(self, name: str, salt: str | None) -> Entry:
+        """The session of that name, or the pin. Raises SessionNotFoundError."""
+        record = next((r for r in self.pin_book if r.name == name), None)
+        entry = self.space.shelf.of_pin(record) if record is not None else None
+        return entry if entry is not None and (salt, name) not in self._sessions else self._session(name, salt)
+
+    def _find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
+        """As `Shelf.find`, and on disk where that has a good deal more."""
+        shelf = self.space.shelf
+        length, entry = shelf.find(tokens, salt)
+        if self.vault is None or length + _WORTH_READING >= len(tokens):
+            return length, entry
+        found = self.vault.find(tokens, salt, whole=self._engine.capabilities.trim != "any")
+        if found is None or min(found.length, len(tokens) - 1) < length + _WORTH_READING:
+            return length, entry
+        try:
+            self._welcome(self.vault.adopt(found.entry, salt))
+        except (SessionError, StoreError):
+            return length, entry
+        return shelf.find(tokens, salt)
+
+    def _meet_pins(self) -> None:
+        if self.vault is not None:
+            known = {record.name for record in self.pin_book}
+            for entry in self.vault.pins():
+                if entry.name not in known:
+                    self._welcome(entry)
+
+    def _welcome(self, entry: Entry) -> None:
+        """Puts an entry that is on disk on the shelf, under its name where that is free."""
+        if entry.kind is Kind.SESSION:
+            self._sessions.setdefault((entry.salt, entry.name), entry)
+        elif entry.pin is not None:
+            if any(record.name == entry.name for record in self.pin_book):
+                return
+            self.pin_book.add(entry.pin)
+        used = entry.used_at
+        self.space.shelf.add(entry)
+        entry.used_at = max(used, entry.used_at)
+
+    def _record(self, name: str) -> PinRecord:
+        try:
+            return self.pin_book.get(name)
+        except PinNotFoundError:
+            self._meet_pins()  # another process may have made it
+            return self.pin_book.get(name)
+
+    def _note_use(self, entry: Entry, *, hit: bool) -> None:
+        vault, now = self.vault, time.monotonic()
+        if vault is None or self.folder is None or entry.stored is None or now - entry.noted_at < _NOTE_EVERY:
+            return
+        entry.noted_at = now
+        self.folder.later(lambda: vault.note_use(entry, hit=hit))
+
+    def _erase(self, entry: Entry) -> None:
+        """Removes `entry` from the disk, also if it is being written there now."""
+        vault, key = self.vault, entry.stored
+        if vault is not None and self.folder is not None:
+            entry.erased = True
+            self.folder.later(lambda: vault.erase(entry, key))
 
     # --- inside
 
     def _start_on(self, entry: Entry, length: int) -> Start:
-        hit: Literal["resident", "memory"] = "memory" if entry.seq is None else "resident"
+        hit = entry.tier if entry.tier != "lost" else "miss"
         restore_s = self.space.bring_back(entry)
         seq = self.space.new_seq(keep=entry)
         try:
@@ -216,6 +348,7 @@ class SessionManager:
             self.space.abandon(seq)
             raise
         self.space.shelf.touch(entry)
+        self._note_use(entry, hit=True)
         return Start(seq, length, entry.label, hit, restore_s)
 
     def _pinned(self, seq: int, record: PinRecord) -> Entry:
@@ -244,6 +377,3 @@ class SessionManager:
             msg = f"There is no session {name!r} (sessions: {known})."
             raise SessionNotFoundError(msg) from None
 
-
-def _tier(entry: Entry) -> Tier:
-    return "resident" if entry.seq is not None or not entry.tokens else "memory"

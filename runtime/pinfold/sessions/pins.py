@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pinfold.errors import PinExpiredError, PinNotFoundError
 from pinfold.sessions.prefix_tree import PrefixTree, common_prefix
@@ -14,7 +14,7 @@ from pinfold.sessions.prefix_tree import PrefixTree, common_prefix
 __all__ = ["Pin", "PinBook", "PinRecord", "Tier", "digest_of"]
 
 _REMEMBERED = 256
-Tier = Literal["resident", "memory", "lost"]
+Tier = Literal["resident", "memory", "disk", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Pin:
         tokens: length of the pinned prefix.
         salt: only requests with the same salt reuse it.
         created, expires: Unix seconds; `expires` is None for a pin without an end. Each use starts the TTL anew.
-        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, or ``lost`` for lack of room, in
-            which case the next use computes it again.
+        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, on ``disk``, or ``lost`` for lack of
+            room, in which case the next use computes it again.
         hits: requests that reused all of it.
         digest: SHA-256 over salt and tokens, in hex.
         warning: where the prompt is unstable and less was pinned than given, else None.
@@ -62,6 +62,8 @@ class PinRecord:
     created: float = 0.0
     expires: float | None = None
     hits: int = 0
+    prompt: Mapping[str, Any] | None = None
+    """The messages and tools that it was made from, for sessions that begin with it."""
 
     def begin(self, now: float) -> None:
         """It is pinned from now on."""

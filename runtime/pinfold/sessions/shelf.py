@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from pinfold.sessions.pins import PinRecord
+from pinfold.sessions.pins import PinRecord, Tier
 from pinfold.sessions.prefix_tree import PrefixTree
+
+if TYPE_CHECKING:
+    from pinfold.kv.codec import FoldedKV
 
 __all__ = ["MIN_REUSE", "Entry", "Kind", "Parked", "Shelf"]
 
@@ -25,19 +30,30 @@ class Kind(IntEnum):
     PIN = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Parked:
-    """A snapshot of `length` tokens in memory. Entries that are a prefix of another share its snapshot."""
+    """A copy of `length` tokens in memory, as the engine gave it (`raw`) or folded since; one of the two is set.
 
-    data: memoryview
+    Entries that are a prefix of another share its copy.
+    """
+
     length: int
+    raw: memoryview | None
+    folded: FoldedKV | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the copy takes."""
+        return (self.raw.nbytes if self.raw is not None else 0) + (len(self.folded.data) if self.folded else 0)
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
     """A kept sequence. Its tokens never change; `used` grows with each use of any entry.
 
-    It is resident while `seq` is set, which then holds exactly its KV, and in memory while `parked` is; maybe both.
+    It is resident while `seq` is set, which then holds exactly its KV, in memory while `parked` is, and on disk while
+    `stored` is, the store's key; maybe all of these. `used_at` is when it was used, by the monotonic clock,
+    and `noted_at` when the store was told. `erased`: it must not be on disk any more.
     """
 
     kind: Kind
@@ -48,6 +64,18 @@ class Entry:
     used: int = 0
     pin: PinRecord | None = None
     parked: Parked | None = None
+    stored: str | None = None
+    codec: str = ""
+    used_at: float = 0.0
+    noted_at: float = 0.0
+    erased: bool = False
+
+    @property
+    def tier(self) -> Tier:
+        """The fastest place that it is in; ``lost`` if it is in none."""
+        if self.seq is not None:
+            return "resident"
+        return "memory" if self.parked is not None else "disk" if self.stored is not None else "lost"
 
     @property
     def label(self) -> str:
@@ -58,7 +86,7 @@ class Entry:
 
     def demote(self) -> None:
         """It has lost its name: it may be reused until room is needed."""
-        self.kind, self.name, self.pin = Kind.RECENT, "", None
+        self.kind, self.name, self.pin, self.stored = Kind.RECENT, "", None, None
 
 
 class Shelf:
@@ -96,6 +124,7 @@ class Shelf:
     def touch(self, entry: Entry) -> None:
         """Makes `entry` the one used last."""
         entry.used = next(self._clock)
+        entry.used_at = time.monotonic()
 
     def find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
         """The longest prefix of `tokens` that can be reused, short of all of them, and an entry that holds it.
@@ -114,7 +143,7 @@ class Shelf:
             length, holders = (whole[-1].length, whole[-1].holders) if whole else (0, ())
         if length < MIN_REUSE:
             return 0, None
-        return length, max(holders, key=lambda e: (e.seq is not None, e.kind, e.used))
+        return length, max(holders, key=lambda e: (e.seq is not None, e.parked is not None, e.kind, e.used))
 
     def holds(self, tokens: Sequence[int], salt: str | None) -> bool:
         """Whether an entry begins with all of `tokens`, so that keeping them again gains nothing."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from pinfold.engines.base import Engine
-from pinfold.errors import CacheFullError
+from pinfold.errors import CacheFullError, EngineError
 from pinfold.sessions.prefix_tree import common_prefix
 from pinfold.sessions.shelf import Entry, Parked, Shelf
 
-__all__ = ["KVSpace"]
+if TYPE_CHECKING:
+    from pinfold.kv.codec import FoldedKV
+
+__all__ = ["Copies", "KVSpace"]
 
 # Fewer idle cells slow a request down less than parking them costs: on the embedded model each costs a token 1.6 us.
 _IDLE_CELLS = 128
@@ -22,10 +26,24 @@ _IDLE_CELLS = 128
 _MOST_PARKED_AT_ONCE = 4
 
 
-class KVSpace:
-    """Owner of the engine's sequence ids. `budget` is in bytes of parked KV. Runs on the engine's thread."""
+class Copies(Protocol):
+    """Copies of KV that are not as the engine gives them."""
 
-    def __init__(self, engine: Engine, budget: int) -> None:
+    def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
+        """The engine's bytes of `length` folded tokens. Raises SessionCorruptError."""
+
+    def read(self, entry: Entry) -> FoldedKV:
+        """What the disk has of `entry`. Raises SessionError or StoreError; `entry.stored` is then None."""
+
+
+class KVSpace:
+    """Owner of the engine's sequence ids. `budget` is in bytes of parked KV. Runs on the engine's thread.
+
+    `copies` knows how to unfold what was folded and to read what is on disk; without it nothing ever is.
+    """
+
+    def __init__(self, engine: Engine, budget: int, copies: Copies | None = None) -> None:
+        self._copies = copies
         self.shelf = Shelf(cuts=engine.capabilities.trim == "any")
         self._engine = engine
         self._budget = budget
@@ -53,15 +71,15 @@ class KVSpace:
             self.forget(other)
 
     def forget(self, entry: Entry) -> None:
-        """Takes `entry` off the shelf, with its KV in cells and in memory."""
+        """Takes `entry` off the shelf, with its KV in cells and in memory. What is on disk stays there."""
         self.shelf.remove(entry)
-        entry.parked = None
-        self._leave_cells(entry)
+        entry.parked = entry.stored = None
+        self.leave_cells(entry)
 
     def give_up(self, entry: Entry, keep: Entry | None = None) -> None:
         """Frees the cells of `entry`: parks it where memory allows, else forgets it. `keep` stays what it is."""
-        if self._copy(entry, may_forget=True, keep=keep):
-            self._leave_cells(entry)
+        if entry.stored is not None or self._copy(entry, may_forget=True, keep=keep):
+            self.leave_cells(entry)
         else:
             self.forget(entry)
 
@@ -78,21 +96,44 @@ class KVSpace:
         """Makes sure that `entry` is resident; returns the seconds it took, 0 if it was.
 
         Raises:
-            EngineError: its copy could not be restored, or found no room. It is as it was.
+            PinfoldError: its copy could not be read or restored, or found no room. It is as it was.
         """
-        if entry.seq is not None or entry.parked is None:
+        if entry.seq is not None or (entry.parked is None and entry.stored is None):
             return 0.0
         began = time.perf_counter()
+        state, length = self._state(entry)
         seq = self.new_seq(keep=entry)
         try:
-            self.make_room(entry.parked.length, keep=entry)
-            self._engine.restore(seq, entry.parked.data, entry.parked.length)
+            self.make_room(length, keep=entry)
+            self._engine.restore(seq, state, length)
             self._engine.trim(seq, len(entry.tokens))
         except BaseException:
             self.abandon(seq)
             raise
         entry.seq = seq
         return time.perf_counter() - began
+
+    def park(self, entry: Entry) -> bool:
+        """Moves `entry` from the cells to memory if the budget allows it without forgetting anything."""
+        done = self._copy(entry, may_forget=False, keep=None)
+        if done:
+            self.leave_cells(entry)
+        return done
+
+    def _state(self, entry: Entry) -> tuple[memoryview, int]:
+        """The engine's bytes of `entry`, and of how many tokens they are."""
+        parked = entry.parked
+        if parked is not None and parked.raw is not None:
+            return parked.raw, parked.length
+        if self._copies is None:
+            msg = f"{entry.label} was folded, and nothing here unfolds it"
+            raise EngineError(msg)
+        if parked is not None and parked.folded is not None:
+            return self._copies.unfold(parked.folded.data, parked.length), parked.length
+        folded = self._copies.read(entry)
+        if self.has_memory_for(len(folded.data)):
+            entry.parked = Parked(len(entry.tokens), None, folded)
+        return self._copies.unfold(folded.data, len(entry.tokens)), len(entry.tokens)
 
     def clear_for(self, tokens: Sequence[int], reused: int) -> None:
         """Parks idle entries that a request for `tokens`, begun on `reused` shared cells, does not need.
@@ -108,7 +149,7 @@ class KVSpace:
         for entry in idle:
             shares = entry.parked is not None or self._copy_of_longer(entry) is not None
             if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False, keep=None):
-                self._leave_cells(entry)
+                self.leave_cells(entry)
                 parked += not shares
 
     def _is_dead_weight(self, entry: Entry, tokens: Sequence[int]) -> bool:
@@ -117,7 +158,8 @@ class KVSpace:
             return True
         return entry.seq is not None and 4 * self._engine.exclusive_cells(entry.seq) >= len(entry.tokens)
 
-    def _leave_cells(self, entry: Entry) -> None:
+    def leave_cells(self, entry: Entry) -> None:
+        """Drops `entry` from the engine's cells; the caller has seen that it is elsewhere too."""
         if entry.seq is not None:
             self.abandon(entry.seq)
             entry.seq = None
@@ -130,7 +172,7 @@ class KVSpace:
             size = len(entry.tokens) * self._engine.capabilities.bytes_per_token
             if not self._make_memory(size, entry, may_forget=may_forget, keep=keep):
                 return False
-            entry.parked = Parked(self._engine.snapshot(entry.seq), len(entry.tokens))
+            entry.parked = Parked(len(entry.tokens), self._engine.snapshot(entry.seq))
         return True
 
     def _copy_of_longer(self, entry: Entry) -> Parked | None:
@@ -147,11 +189,21 @@ class KVSpace:
             if spare:
                 spare.pop(0).parked = None
             elif lower:
-                self.forget(lower.pop(0))
+                self._leave_memory(lower.pop(0))
             else:
                 return False
         return True
 
+    def has_memory_for(self, size: int) -> bool:
+        """Whether `size` bytes fit into the budget as it is."""
+        return self.memory_used() + size <= self._budget
+
+    def _leave_memory(self, entry: Entry) -> None:
+        if entry.stored is not None:
+            entry.parked = None
+        else:
+            self.forget(entry)
+
     def memory_used(self) -> int:
         """Bytes of parked KV; copies that entries share count once."""
-        return sum(parked.data.nbytes for parked in {e.parked for e in self.shelf if e.parked is not None})
+        return sum(parked.nbytes for parked in {e.parked for e in self.shelf if e.parked is not None})

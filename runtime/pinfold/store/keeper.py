@@ -54,6 +54,14 @@ class Keeper:
             best = self._index.catalogue.longest(ids, fingerprint, salt, self._tokens_of, whole=whole)
         return StoredMatch(best[0].entry, best[1]) if best else None
 
+    def tokens(self, key: str) -> array[int]:
+        """The tokens of a session; errors as `SessionStore.get`."""
+        row = self.row(key)
+        found = self._tokens_of(row)
+        if found is None:
+            raise _unreadable(row, None)
+        return found
+
     def _tokens_of(self, row: Row) -> array[int] | None:
         reason: str | None = None
         try:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -172,6 +173,11 @@ class SessionStore:
         return self._keeper.read(key)
 
     @_guarded
+    def tokens(self, key: str) -> array[int]:
+        """The token ids of a session, int32, without its payload; errors as `get`."""
+        return self._keeper.tokens(key)
+
+    @_guarded
     def touch(self, key: str, *, hit: bool, expires: float | None = None) -> StoredEntry:
         """Notes a use: it becomes the most recently used, counts a hit, and ends at `expires` if that is given."""
         self._require_writable()
@@ -277,9 +283,7 @@ class SessionStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     def _require_writable(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -228,7 +229,8 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
         n_cells=loaded.n_cells,
         n_seq=options.max_sequences,
         trim="any" if loaded.trims else "never",
-        fingerprint=loaded.fingerprint,
+        fingerprint=hashlib.sha256(repr(sorted(loaded.facets.items())).encode()).hexdigest(),
         bytes_per_token=loaded.bytes_per_token,
         modes=modes,
+        facets=loaded.facets,
     )

@@ -47,7 +47,7 @@ class Loaded:
     max_rows: int
     bytes_per_token: int
     trims: bool
-    fingerprint: str
+    facets: dict[str, str]
     heads: tuple[Heads, ...]
 
 
@@ -112,7 +112,7 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
         max_rows=max_rows,
         bytes_per_token=kv_types.bytes_of(heads * k_size, heads * v_size),
         trims=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
-        fingerprint=_fingerprint(lib, model, info, kv_types),
+        facets=_facets(lib, model, info, kv_types),
         heads=describe_heads(lib, model, lambda key: _meta(lib, model, f"{info.architecture}.{key}"), k_size, v_size),
     )
 
@@ -153,6 +153,7 @@ def _describe(lib: ModuleType, model: Any, path: Path, name: str, tokenizer: Lla
         eos_token=tokenizer.eos_text,
         parameters=lib.llama_model_n_params(model),
         size_bytes=lib.llama_model_size(model),
+        path=path,
     )
 
 
@@ -179,17 +180,17 @@ def _identity(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(lib: ModuleType, model: Any, info: ModelInfo, kv_types: KVTypes) -> str:
-    parts = [
-        "llama.cpp",
-        importlib.metadata.version("llama-cpp-python"),
-        info.identity,
-        str(kv_types),
-        f"flash={_FLASH_ATTENTION}",
-        f"rope={lib.llama_model_rope_type(model)}",
-        f"swa={lib.llama_model_n_swa(model)}",
-    ]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _facets(lib: ModuleType, model: Any, info: ModelInfo, kv_types: KVTypes) -> dict[str, str]:
+    """Everything besides the tokens that shapes the KV."""
+    return {
+        "engine": "llama.cpp",
+        "version": importlib.metadata.version("llama-cpp-python"),
+        "weights": info.identity,
+        "kv types": str(kv_types),
+        "flash attention": str(_FLASH_ATTENTION),
+        "rope": str(lib.llama_model_rope_type(model)),
+        "sliding window": str(lib.llama_model_n_swa(model)),
+    }
 
 
 def _round_up(value: int, multiple: int) -> int:

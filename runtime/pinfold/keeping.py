@@ -1,0 +1,109 @@
+"""Puts together what keeps KV for one engine: its sessions, the fold, the disk and their upkeep."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pinfold.engines.base import Engine
+from pinfold.errors import StoreError
+from pinfold.options import RuntimeOptions
+from pinfold.sessions.fingerprint import digest_at_hand, file_digest
+from pinfold.sessions.folder import Folder
+from pinfold.sessions.manager import SessionManager
+from pinfold.sessions.upkeep import IdleTimes, Upkeep
+from pinfold.store.recipes import RecipeFiles
+
+__all__ = ["Post", "keep_sessions", "sessions_folder", "store_root"]
+
+log = logging.getLogger("pinfold.sessions")
+
+Post = Callable[[Callable[[], None]], None]
+
+# A model file up to this size is read for its digest before the first request, a larger one beside it.
+_READ_AT_ONCE = 1 << 30
+_OFF = ("off", "none", "")
+
+
+def keep_sessions(options: RuntimeOptions, model: str, engine: Engine, post: Post) -> tuple[SessionManager, Upkeep]:
+    """The sessions of `engine`, and what is done for them while it is idle. Runs on the engine's thread.
+
+    Raises:
+        StoreError: the store that was named cannot be used. One that was not named is done without, with a warning.
+    """
+    folder = Folder(engine, options.kv)
+    manager = SessionManager(engine, options.memory_bytes, folder=folder)
+    times = replace(IdleTimes(), resident=options.idle_resident, memory=options.idle_memory)
+    upkeep = Upkeep(engine, manager, folder, times, post)
+    root = store_root(options, engine.capabilities.engine)
+    if root is not None:
+        try:
+            _open_store(root, engine, options, model, manager, folder, post)
+        except StoreError as e:
+            if options.store != "auto":
+                raise
+            log.warning("sessions are not kept on disk: %s", e)
+    return manager, upkeep
+
+
+def store_root(options: RuntimeOptions, engine: str) -> Path | None:
+    """The folder that holds everything Pinfold keeps on disk; None where nothing is to be kept."""
+    if options.store is None:
+        return None
+    named = os.fspath(options.store)
+    if named == "auto":
+        named = os.environ.get("PINFOLD_STORE", "off" if engine == "scripted" else "")
+        if not named:
+            return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pinfold"
+    return None if named in _OFF else Path(named).expanduser()
+
+
+def sessions_folder(root: Path) -> Path:
+    """Where the sessions lie under a root."""
+    return root / "sessions"
+
+
+def _open_store(
+    root: Path,
+    engine: Engine,
+    options: RuntimeOptions,
+    model: str,
+    manager: SessionManager,
+    folder: Folder,
+    post: Post,
+) -> None:
+    from pinfold.store import SessionStore
+
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = options.store_key.get_secret_value() if options.store_key is not None else None
+    store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=key)
+    notes = RecipeFiles(root / "models")
+    path = engine.capabilities.model.path
+
+    def attach(weights: str) -> None:
+        from pinfold.sessions.vault import Vault
+
+        facets = {**engine.capabilities.facets, "weights": weights}
+        vault = Vault(store, notes, model, facets)
+        folder.find_recipe = vault.recipe
+        folder.recipe = vault.current_recipe()
+        manager.attach(vault)
+
+    if path is None:
+        attach(engine.capabilities.model.identity)
+    elif path.stat().st_size <= _READ_AT_ONCE or digest_at_hand(path, notes) is not None:
+        attach(file_digest(path, notes))
+    else:
+
+        def read_it() -> None:
+            try:
+                digest = file_digest(path, notes)
+            except OSError as e:
+                log.warning("sessions are not kept on disk: %s cannot be read (%s)", path, e)
+                return
+            post(lambda: attach(digest))
+
+        folder.later(read_it)
