@@ -90,7 +90,7 @@ def _open_store(
         vault = Vault(store, notes, model, facets)
         folder.find_recipe = vault.recipe
         folder.recipe = vault.current_recipe()
-        manager.attach(vault)
+        manager.library.attach(vault)
 
     if path is None:
         attach(engine.capabilities.model.identity)

@@ -11,7 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretBytes, ValidationError,
 
 from pinfold.errors import InvalidRequestError, UnknownOptionError
 
-__all__ = ["ChatKeywords", "CompleteKeywords", "GenerationOptions", "Options", "RuntimeOptions", "parse_ttl"]
+__all__ = ["PRESETS", "ChatKeywords", "CompleteKeywords", "GenerationOptions", "Options", "RuntimeOptions", "parse_ttl"]
+
+PRESETS = ("balanced", "compact", "exact")
+"""Names of the ways in which idle sessions are folded."""
 
 _TTL_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

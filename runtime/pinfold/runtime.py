@@ -17,13 +17,13 @@ from pinfold.engines.base import Capabilities, Engine
 from pinfold.engines.script import Script
 from pinfold.errors import EngineError, InvalidRequestError
 from pinfold.opening import open_engine
-from pinfold.options import ChatKeywords, CompleteKeywords, RuntimeOptions, parse_ttl
+from pinfold.options import PRESETS, ChatKeywords, CompleteKeywords, RuntimeOptions, parse_ttl
 from pinfold.preparation import Preparation, Request
 from pinfold.prompt.renderer import PromptRenderer
 from pinfold.prompt.template import ChatTemplate
 from pinfold.results import Completion, Delta
 from pinfold.session import Session
-from pinfold.sessions.manager import SessionInfo
+from pinfold.sessions.manager import FoldReport, SessionInfo
 from pinfold.sessions.pins import Pin, PinRecord
 
 __all__ = ["Runtime"]
@@ -77,7 +77,6 @@ class Runtime:
         except BaseException:
             self._worker.close()
             raise
-        self._pinned: dict[str, tuple[Messages, Tools]] = {}
 
     # --- answers
 
@@ -134,12 +133,11 @@ class Runtime:
         if name.startswith("auto:"):
             msg = f"Pin names that begin with 'auto:' belong to cache_control marks. Choose another than {name!r}."
             raise InvalidRequestError(msg)
+        prompt = {"messages": list(messages), "tools": tools}
         request = self._prepare.pin(
-            messages, tools, lambda tokens, warning: PinRecord(name, tokens, salt, seconds, warning=warning), salt
+            messages, tools, lambda tokens, warning: PinRecord(name, tokens, salt, seconds, warning=warning, prompt=prompt), salt
         )
-        pin = self._run_pin(request)
-        self._pinned[name] = (list(messages), tools)
-        return pin
+        return self._run_pin(request)
 
     def pins(self) -> list[Pin]:
         """All live pins, those made by cache_control marks included."""
@@ -148,7 +146,6 @@ class Runtime:
     def unpin(self, name: str) -> None:
         """Ends a pin. Raises PinNotFoundError or PinExpiredError."""
         self._worker.call(lambda manager: manager.unpin(name))
-        self._pinned.pop(name, None)
 
     def session(self, name: str, *, pin: str | None = None, salt: str | None = None) -> Session:
         """A named session, new or known; with `pin` it begins with that pin's messages and tools.
@@ -160,9 +157,9 @@ class Runtime:
         messages: Messages = ()
         tools: Tools = None
         if pin is not None:
-            found = self._worker.call(lambda manager: manager.pin_named(pin))
-            messages, tools = self._pinned.get(pin, ((), None))
-            salt = found.salt if salt is None else salt
+            prompt, pin_salt = self._worker.call(lambda manager: manager.pin_prompt(pin))
+            messages, tools = prompt["messages"], prompt["tools"]
+            salt = pin_salt if salt is None else salt
         self._worker.call(lambda manager: manager.open_session(name, salt))
         return Session(self, name, salt, messages, tools)
 
@@ -178,6 +175,19 @@ class Runtime:
     def drop_session(self, name: str, *, salt: str | None = None) -> None:
         """Forgets a session and its KV. Raises SessionNotFoundError."""
         self._worker.call(lambda manager: manager.drop_session(name, salt))
+
+    def refold(self, name: str, preset: str, *, salt: str | None = None) -> FoldReport:
+        """Folds a session or pin anew by `preset` (``balanced``, ``compact``, ``exact``) and moves it to memory.
+
+        What an earlier fold lost does not come back. Before the model is calibrated every preset folds without loss.
+
+        Raises:
+            SessionNotFoundError: there is no such session or pin, or its KV is lost.
+        """
+        if preset not in PRESETS:
+            msg = f"preset={preset!r} is none of {', '.join(PRESETS)}."
+            raise InvalidRequestError(msg)
+        return self._worker.call(lambda manager: manager.refold(name, salt, preset))
 
     # --- tokens
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pinfold.results import Completion, Delta
     from pinfold.runtime import Runtime
+    from pinfold.sessions.manager import FoldReport
 
 __all__ = ["Session"]
 
@@ -55,6 +56,10 @@ class Session:
         """
         self._runtime.fork_session(self.name, name, salt=self.salt)
         return Session(self._runtime, name, self.salt, self._pinned, self._tools)
+
+    def refold(self, preset: str) -> FoldReport:
+        """As `Runtime.refold` for this session."""
+        return self._runtime.refold(self.name, preset, salt=self.salt)
 
     def drop(self) -> None:
         """Forgets the session and its KV."""

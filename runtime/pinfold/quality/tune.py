@@ -32,7 +32,7 @@ _LEARNT = 1024
 _GATE_PREFIX, _GATE_TOKENS = 640, 160
 _PROBE_TOKENS = 64
 # Part of the gate's divergence that a rung may reach: the gate's few tokens do not stand for all.
-_MARGIN = 0.9
+_MARGIN = 0.97
 # Steps of the probes: coarse, so that one plane's loss stands out from the engine's own rounding.
 _PROBE = {"k": 0.6, "v": 1.2}
 # How much of what the probes say is followed: they are short, and the loss of all planes is not quite their sum.
@@ -50,7 +50,7 @@ def calibrate(
     for number, text in enumerate(texts.values()):
         samples.append((yield from take_snapshot(engine, new_seq, engine.tokenizer.encode(text)[:_LEARNT])))
         tell(0.3 * (number + 1) / len(texts))
-    recipe = learn(samples, engine.capabilities.fingerprint)
+    recipe = learn(samples, engine.capabilities.fingerprint, engine.capabilities.model.parameters)
     if not any(recipe.sections):
         return _nothing_to_fold(recipe, samples[0])
     trials: list[Trial] = []

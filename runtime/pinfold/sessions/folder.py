@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pinfold.engines.base import Engine
-from pinfold.errors import PinfoldError
 from pinfold.kv.recipe import LADDER, Recipe, Rung
 
 if TYPE_CHECKING:
@@ -100,8 +99,8 @@ class Folder:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except PinfoldError as e:
-                log.warning("a session was not folded or stored: %s", e)
+            except Exception:
+                log.exception("a session was not folded or stored; it stays where it is")
 
 
 def _step_back() -> None:

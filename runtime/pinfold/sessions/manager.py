@@ -7,9 +7,9 @@ kept is ever written to; what it leaves behind is committed as a session or as a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinfold.engines.base import Engine
 from pinfold.errors import (
@@ -22,21 +22,25 @@ from pinfold.errors import (
     StoreBusyError,
     StoreError,
 )
-from pinfold.sessions.pins import Pin, PinBook, PinRecord, Tier
+from pinfold.sessions.library import Library
+from pinfold.sessions.pins import Pin, PinRecord, Tier
 from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind, Parked
 from pinfold.sessions.space import KVSpace
 
 if TYPE_CHECKING:
-    from pinfold.kv.codec import FoldedKV
     from pinfold.sessions.folder import Folder
-    from pinfold.sessions.vault import Vault
 
-__all__ = ["SessionInfo", "SessionManager", "Start"]
+__all__ = ["FoldReport", "SessionInfo", "SessionManager", "Start"]
 
-# Tokens that the disk must have beyond what is at hand to be worth reading.
-_WORTH_READING = 64
-# Seconds between two notes to the store that an entry is in use.
-_NOTE_EVERY = 30.0
+
+@dataclass(frozen=True, slots=True)
+class FoldReport:
+    """What a fold came to: the codec, bytes before and after, and what was kept without loss, and why."""
+
+    codec: str
+    raw_bytes: int
+    folded_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,9 @@ class SessionManager:
     ) -> None:
         self._engine = engine
         self._now = now
-        self._sessions: dict[tuple[str | None, str], Entry] = {}
-        self.folder = folder
-        self.vault: Vault | None = None
-        self.space = KVSpace(engine, memory, self)
-        self.pin_book = PinBook()
+        self.library = Library(engine, folder)
+        self.space = KVSpace(engine, memory, self.library)
+        self.pin_book = self.library.pin_book
 
     # --- a request's way through
 
@@ -109,7 +111,7 @@ class SessionManager:
         return start
 
     def _begin(self, tokens: Sequence[int], salt: str | None, *, cold: bool) -> Start:
-        length, entry = (0, None) if cold else self._find(tokens, salt)
+        length, entry = (0, None) if cold else self.library.find(tokens, salt)
         if entry is None:
             return Start(self.space.new_seq(), 0, None, "miss")
         try:
@@ -167,11 +169,11 @@ class SessionManager:
     def unpin(self, name: str) -> None:
         """Ends the pin called `name`. Raises PinNotFoundError or PinExpiredError."""
         self.expire_pins()
-        record = self._record(name)
+        record = self.library.record(name)
         self.pin_book.remove(record)
         entry = self.space.shelf.of_pin(record)
         if entry is not None:
-            self._erase(entry)
+            self.library.erase(entry)
         self._release_pin(record)
 
     def expire_pins(self) -> None:
@@ -187,7 +189,20 @@ class SessionManager:
     def pin_named(self, name: str) -> Pin:
         """The live pin called `name`. Raises PinNotFoundError or PinExpiredError."""
         self.expire_pins()
-        return self.view(self._record(name))
+        return self.view(self.library.record(name))
+
+    def pin_prompt(self, name: str) -> tuple[Mapping[str, Any], str | None]:
+        """Messages and tools of the live pin called `name`, and its salt.
+
+        Raises:
+            PinNotFoundError, PinExpiredError: there is none, or what it was made from was too long to keep on disk.
+        """
+        self.expire_pins()
+        record = self.library.record(name)
+        if record.prompt is None:
+            msg = f"The pin {name!r} was read from disk without its messages, which were too long. Pin them again."
+            raise PinNotFoundError(msg)
+        return record.prompt, record.salt
 
     def view(self, record: PinRecord) -> Pin:
         """`record` as users see it."""
@@ -204,18 +219,12 @@ class SessionManager:
         """All named sessions."""
         return [
             SessionInfo(name, len(e.tokens), salt, e.tier if e.tokens else "resident")
-            for (salt, name), e in self._sessions.items()
+            for (salt, name), e in self.library.sessions.items()
         ]
 
     def open_session(self, name: str, salt: str | None) -> None:
         """Makes the session known: as the disk has it, or empty if it is new."""
-        if (salt, name) in self._sessions:
-            return
-        stored = self.vault.session(name, salt) if self.vault is not None else None
-        if stored is not None:
-            self._welcome(stored)
-        else:
-            self._sessions[salt, name] = Entry(Kind.SESSION, name, salt, [], None)
+        self.library.open_session(name, salt)
 
     def fork_session(self, name: str, new_name: str, salt: str | None) -> None:
         """Makes `new_name` hold what `name` holds, at no cost in cells.
@@ -224,117 +233,41 @@ class SessionManager:
             SessionNotFoundError: there is no session `name`.
             InvalidRequestError: `new_name` exists already.
         """
-        source = self._session(name, salt)
-        if (salt, new_name) in self._sessions:
+        source = self.library.session(name, salt)
+        if (salt, new_name) in self.library.sessions:
             msg = f"A session {new_name!r} exists already. Fork to a new name, or drop_session({new_name!r}) first."
             raise InvalidRequestError(msg)
         if source not in self.space.shelf:
-            self._sessions[salt, new_name] = Entry(Kind.SESSION, new_name, salt, source.tokens, None)
+            self.library.sessions[salt, new_name] = Entry(Kind.SESSION, new_name, salt, source.tokens, None)
             return
         seq = self._start_on(source, len(source.tokens)).seq
         self._keep_session(Entry(Kind.SESSION, new_name, salt, source.tokens, seq))
 
     def drop_session(self, name: str, salt: str | None) -> None:
         """Forgets the session and its KV. Raises SessionNotFoundError."""
-        entry = self._session(name, salt)
-        del self._sessions[salt, name]
-        self._erase(entry)
+        entry = self.library.session(name, salt)
+        del self.library.sessions[salt, name]
+        self.library.erase(entry)
         if entry in self.space.shelf:
             self.space.forget(entry)
 
-    # --- folded copies and the disk
+    def refold(self, name: str, salt: str | None, preset: str) -> FoldReport:
+        """Folds a session or pin anew by `preset` and moves it to memory.
 
-    def attach(self, vault: Vault) -> None:
-        """From now on pins and sessions are kept on disk as well, and those of earlier processes are known."""
-        self.vault = vault
-        self._meet_pins()
-
-    def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
-        """The engine's bytes of `length` folded tokens. Raises SessionCorruptError."""
-        if self.folder is None:
-            msg = "a folded copy, and no folder to unfold it"
-            raise EngineError(msg)
-        return self.folder.unfold(data, length)
-
-    def read(self, entry: Entry) -> FoldedKV:
-        """What the disk has of `entry`. Raises SessionError or StoreError."""
-        if self.vault is None:
-            msg = f"{entry.label} is on disk, and there is no store."
-            raise SessionNotFoundError(msg)
-        return self.vault.load(entry)
-
-    def refold(self, entry: Entry, preset: str) -> FoldedKV:
-        """Folds `entry` anew by `preset` and moves it to memory. Raises SessionNotFoundError, EngineError."""
+        Raises:
+            SessionNotFoundError: there is none of that name, or its KV is lost.
+            EngineError, SessionError, StoreError: its copy could not be brought back.
+        """
+        entry = self.library.entry_named(name, salt)
         self.space.bring_back(entry)
-        if entry.seq is None or self.folder is None:
+        if entry.seq is None or self.library.folder is None:
             msg = f"{entry.label} is lost: there is nothing to fold. Its next request computes it again."
             raise SessionNotFoundError(msg)
-        folded = self.folder.fold(self._engine.snapshot(entry.seq), len(entry.tokens), preset)
+        folded = self.library.folder.fold(self._engine.snapshot(entry.seq), len(entry.tokens), preset)
         entry.parked = Parked(len(entry.tokens), None, folded)
         entry.stored = None  # what is on disk is of another preset: it is replaced
         self.space.leave_cells(entry)
-        return folded
-
-    def entry_named(self, name: str, salt: str | None) -> Entry:
-        """The session of that name, or the pin. Raises SessionNotFoundError."""
-        record = next((r for r in self.pin_book if r.name == name), None)
-        entry = self.space.shelf.of_pin(record) if record is not None else None
-        return entry if entry is not None and (salt, name) not in self._sessions else self._session(name, salt)
-
-    def _find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
-        """As `Shelf.find`, and on disk where that has a good deal more."""
-        shelf = self.space.shelf
-        length, entry = shelf.find(tokens, salt)
-        if self.vault is None or length + _WORTH_READING >= len(tokens):
-            return length, entry
-        found = self.vault.find(tokens, salt, whole=self._engine.capabilities.trim != "any")
-        if found is None or min(found.length, len(tokens) - 1) < length + _WORTH_READING:
-            return length, entry
-        try:
-            self._welcome(self.vault.adopt(found.entry, salt))
-        except (SessionError, StoreError):
-            return length, entry
-        return shelf.find(tokens, salt)
-
-    def _meet_pins(self) -> None:
-        if self.vault is not None:
-            known = {record.name for record in self.pin_book}
-            for entry in self.vault.pins():
-                if entry.name not in known:
-                    self._welcome(entry)
-
-    def _welcome(self, entry: Entry) -> None:
-        """Puts an entry that is on disk on the shelf, under its name where that is free."""
-        if entry.kind is Kind.SESSION:
-            self._sessions.setdefault((entry.salt, entry.name), entry)
-        elif entry.pin is not None:
-            if any(record.name == entry.name for record in self.pin_book):
-                return
-            self.pin_book.add(entry.pin)
-        used = entry.used_at
-        self.space.shelf.add(entry)
-        entry.used_at = max(used, entry.used_at)
-
-    def _record(self, name: str) -> PinRecord:
-        try:
-            return self.pin_book.get(name)
-        except PinNotFoundError:
-            self._meet_pins()  # another process may have made it
-            return self.pin_book.get(name)
-
-    def _note_use(self, entry: Entry, *, hit: bool) -> None:
-        vault, now = self.vault, time.monotonic()
-        if vault is None or self.folder is None or entry.stored is None or now - entry.noted_at < _NOTE_EVERY:
-            return
-        entry.noted_at = now
-        self.folder.later(lambda: vault.note_use(entry, hit=hit))
-
-    def _erase(self, entry: Entry) -> None:
-        """Removes `entry` from the disk, also if it is being written there now."""
-        vault, key = self.vault, entry.stored
-        if vault is not None and self.folder is not None:
-            entry.erased = True
-            self.folder.later(lambda: vault.erase(entry, key))
+        return FoldReport(folded.codec, folded.raw_bytes, len(folded.data), folded.notes)
 
     # --- inside
 
@@ -348,7 +281,7 @@ class SessionManager:
             self.space.abandon(seq)
             raise
         self.space.shelf.touch(entry)
-        self._note_use(entry, hit=True)
+        self.library.note_use(entry)
         return Start(seq, length, entry.label, hit, restore_s)
 
     def _pinned(self, seq: int, record: PinRecord) -> Entry:
@@ -363,17 +296,8 @@ class SessionManager:
             entry.demote()
 
     def _keep_session(self, entry: Entry) -> None:
-        old = self._sessions.get((entry.salt, entry.name))
+        old = self.library.sessions.get((entry.salt, entry.name))
         if old is not None:
             old.demote()
-        self._sessions[entry.salt, entry.name] = entry
+        self.library.sessions[entry.salt, entry.name] = entry
         self.space.keep(entry)
-
-    def _session(self, name: str, salt: str | None) -> Entry:
-        try:
-            return self._sessions[salt, name]
-        except KeyError:
-            known = ", ".join(repr(n) for s, n in self._sessions if s == salt) or "none"
-            msg = f"There is no session {name!r} (sessions: {known})."
-            raise SessionNotFoundError(msg) from None
-

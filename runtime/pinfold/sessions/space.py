@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pinfold.engines.base import Engine
-from pinfold.errors import CacheFullError, EngineError
+from pinfold.errors import CacheFullError
 from pinfold.sessions.prefix_tree import common_prefix
 from pinfold.sessions.shelf import Entry, Parked, Shelf
 
@@ -27,7 +27,10 @@ _MOST_PARKED_AT_ONCE = 4
 
 
 class Copies(Protocol):
-    """Copies of KV that are not as the engine gives them."""
+    """All that is kept, and copies of it that are not as the engine gives them."""
+
+    @property
+    def shelf(self) -> Shelf: ...
 
     def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
         """The engine's bytes of `length` folded tokens. Raises SessionCorruptError."""
@@ -39,12 +42,12 @@ class Copies(Protocol):
 class KVSpace:
     """Owner of the engine's sequence ids. `budget` is in bytes of parked KV. Runs on the engine's thread.
 
-    `copies` knows how to unfold what was folded and to read what is on disk; without it nothing ever is.
+    `copies` has the shelf, and knows how to unfold what was folded and to read what is on disk.
     """
 
-    def __init__(self, engine: Engine, budget: int, copies: Copies | None = None) -> None:
+    def __init__(self, engine: Engine, budget: int, copies: Copies) -> None:
         self._copies = copies
-        self.shelf = Shelf(cuts=engine.capabilities.trim == "any")
+        self.shelf = copies.shelf
         self._engine = engine
         self._budget = budget
         self._free_seqs = list(range(engine.capabilities.n_seq - 1, -1, -1))
@@ -125,9 +128,6 @@ class KVSpace:
         parked = entry.parked
         if parked is not None and parked.raw is not None:
             return parked.raw, parked.length
-        if self._copies is None:
-            msg = f"{entry.label} was folded, and nothing here unfolds it"
-            raise EngineError(msg)
         if parked is not None and parked.folded is not None:
             return self._copies.unfold(parked.folded.data, parked.length), parked.length
         folded = self._copies.read(entry)

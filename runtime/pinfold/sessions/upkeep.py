@@ -73,7 +73,7 @@ class Upkeep:
     @property
     def vault(self) -> Vault | None:
         """The disk, once it is known."""
-        return self._manager.vault
+        return self._manager.library.vault
 
     def disturbed(self) -> None:
         """A request runs."""
@@ -112,6 +112,7 @@ class Upkeep:
         """Does what is due for `entry`; returns the seconds until each thing that is not."""
         times, idle = self._times, now - entry.used_at
         todo = (
+            (0.0, self._wants_reading, self._read),
             (times.save, self._wants_saving, self._save),
             (times.fold, self._wants_folding, self._fold),
             (times.resident, self._may_leave_cells, self._park),
@@ -134,11 +135,19 @@ class Upkeep:
         return (
             self._can_save()
             and _is_named(entry)
-            and entry.stored is None
+            and (entry.stored is None or self._is_coarser_now(entry))
             and entry not in self._at_work
             and entry not in self._failed
             and not waits_for_recipe
         )
+
+    def _is_coarser_now(self, entry: Entry) -> bool:
+        """Whether it was stored without loss only because the model was not calibrated yet."""
+        return entry.codec == "exact" and self._folder.codec != "exact"
+
+    def _wants_reading(self, entry: Entry) -> bool:
+        """A pin is at least in memory."""
+        return entry.tier == "disk" and entry.kind >= Kind.AUTO_PIN and entry not in self._at_work | self._failed
 
     def _wants_folding(self, entry: Entry) -> bool:
         parked = entry.parked
@@ -161,16 +170,19 @@ class Upkeep:
 
     def _save(self, entry: Entry) -> None:
         vault, ready = self.vault, entry.parked.folded if entry.parked is not None else None
+        if ready is not None and ready.codec == "exact" != self._folder.codec:
+            ready = None
         state, length = self._state_of(entry)
-        if vault is None or (state is None and ready is None):
+        if vault is None:
             return
         self._at_work.add(entry)
-        known = state if state is not None else memoryview(b"")
 
         def work() -> None:
             folded = ready
             try:
-                folded = ready if ready is not None else self._folder.fold(known, length)
+                if folded is None:
+                    known = state if state is not None else self._folder.unfold(self._copy_of(vault, entry), length)
+                    folded = self._folder.fold(known, length)
                 vault.save(entry, folded)
             except PinfoldError as e:
                 log.warning("%s stays in memory: %s", entry.label, e)
@@ -179,6 +191,33 @@ class Upkeep:
                 self._post(lambda: self._saved(entry, folded))
 
         self._folder.later(work)
+
+    def _read(self, entry: Entry) -> None:
+        vault = self.vault
+        if vault is None:
+            return
+        self._at_work.add(entry)
+
+        def work() -> None:
+            folded = None
+            try:
+                folded = vault.load(entry)
+            except PinfoldError as e:
+                log.warning("%s could not be read: %s", entry.label, e)
+                self._post(lambda: self._failed.add(entry))
+            finally:
+                self._post(lambda: self._was_read(entry, folded))
+
+        self._folder.later(work)
+
+    def _was_read(self, entry: Entry, folded: FoldedKV | None) -> None:
+        self._at_work.discard(entry)
+        if folded is None or entry.parked is not None or entry not in self._manager.space.shelf:
+            return
+        if self._manager.space.has_memory_for(len(folded.data)):
+            entry.parked = Parked(len(entry.tokens), None, folded)
+        else:
+            self._failed.add(entry)
 
     def _saved(self, entry: Entry, folded: FoldedKV | None) -> None:
         self._at_work.discard(entry)
@@ -212,6 +251,11 @@ class Upkeep:
         if folded is not None:
             parked.folded, parked.raw = folded, None
 
+    @staticmethod
+    def _copy_of(vault: Vault, entry: Entry) -> bytes | memoryview:
+        parked = entry.parked
+        return parked.folded.data if parked is not None and parked.folded is not None else vault.load(entry).data
+
     def _state_of(self, entry: Entry) -> tuple[memoryview | None, int]:
         """The engine's bytes of exactly this entry, if they are at hand without unfolding."""
         parked = entry.parked
@@ -241,14 +285,19 @@ class Upkeep:
         self._calibration = calibrate(self._engine, room)
 
     def _calibrate(self, calibration: Generator[None, None, Recipe]) -> None:
+        failed = True
         try:
             next(calibration)
+            failed = False
         except StopIteration as stop:
             self._learnt(stop.value)
+            failed = False
         except PinfoldError as e:
             log.warning("the model could not be calibrated, its sessions are kept without loss: %s", e)
-            self._cannot_calibrate = True
-            self._end_calibration()
+        finally:
+            if failed:
+                self._cannot_calibrate = True
+                self._end_calibration()
 
     def _learnt(self, recipe: Recipe) -> None:
         self._end_calibration()

@@ -43,7 +43,6 @@ class Vault:
         except (StoreError, SessionError) as e:
             log.warning("the store could not be searched: %s", e)
             return None
-'''
 
     def adopt(self, found: StoredEntry, salt: str | None) -> Entry:
         """A stored session as an entry that is on disk only. Raises SessionError or StoreError."""
