@@ -135,7 +135,10 @@ class Runtime:
             raise InvalidRequestError(msg)
         prompt = {"messages": list(messages), "tools": tools}
         request = self._prepare.pin(
-            messages, tools, lambda tokens, warning: PinRecord(name, tokens, salt, seconds, warning=warning, prompt=prompt), salt
+            messages,
+            tools,
+            lambda tokens, warning: PinRecord(name, tokens, salt, seconds, warning=warning, prompt=prompt),
+            salt,
         )
         return self._run_pin(request)
 

@@ -41,7 +41,7 @@ class Outcome:
     text: str
     finish_reason: Literal["stop", "length"]
     prompt_tokens: int
-    hit: Literal["miss", "resident", "memory"]
+    hit: Literal["miss", "resident", "memory", "disk"]
     cached_tokens: int
     created_tokens: int
     completion_tokens: int

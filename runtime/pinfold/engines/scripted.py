@@ -97,7 +97,16 @@ class ScriptedEngine:
         model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, options.n_ctx, 0, _TEMPLATE)
         modes = (Mode("prefix reuse", True, True, "any prefix"), Mode("fork", True, True, "copies token ids only"))
         self.capabilities = Capabilities(
-            "scripted", "none", model, options.n_ctx, n_cells, options.max_sequences, "any", "scripted", 4, modes,
+            "scripted",
+            "none",
+            model,
+            options.n_ctx,
+            n_cells,
+            options.max_sequences,
+            "any",
+            "scripted",
+            4,
+            modes,
             {"engine": "scripted"},
         )
 

@@ -15,6 +15,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from pinfold.errors import SessionCorruptError
+from pinfold.kv.lossless import unpack_bytes
 
 __all__ = ["WIDEST", "decode_rows", "encode_rows"]
 
@@ -27,7 +28,7 @@ WIDEST = 32_000
 # Codes of one frame: fewer and its Huffman table weighs, more and channels of unlike spread share a table.
 _FRAME = 1 << 15
 _FRAME_HEAD = struct.Struct("<BHI")
-_LEVEL = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, write_content_size=True)
+_LEVEL = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, write_content_size=True, write_checksum=True)
 
 Codes = NDArray[np.int16]
 
@@ -47,7 +48,9 @@ def encode_rows(codes: Codes, order: NDArray[np.intp]) -> tuple[NDArray[np.uint8
     return classes, b"".join(parts)
 
 
-def decode_rows(data: memoryview, classes: NDArray[np.uint8], order: NDArray[np.intp], columns: int) -> NDArray[np.int16 | np.int8]:
+def decode_rows(
+    data: memoryview, classes: NDArray[np.uint8], order: NDArray[np.intp], columns: int
+) -> NDArray[np.int16 | np.int8]:
     """The codes, int8 [rows, columns] where all fit, else int16.
 
     Raises:
@@ -70,25 +73,13 @@ def decode_rows(data: memoryview, classes: NDArray[np.uint8], order: NDArray[np.
             msg = "a frame of a folded plane does not belong where it stands"
             raise SessionCorruptError(msg)
         size = _packed_size(number, len(rows) * columns)
-        packed = _decompress(decompressor, data[at : at + head[2]], size)
+        packed = unpack_bytes(data[at : at + head[2]], size, decompressor)
         codes[rows] = _unpack(packed, number, len(rows) * columns).reshape(len(rows), columns)
         at += head[2]
     if at != len(data):
         msg = "a folded plane has bytes after its last frame"
         raise SessionCorruptError(msg)
     return codes
-
-
-def _decompress(decompressor: zstandard.ZstdDecompressor, frame: memoryview, size: int) -> NDArray[np.uint8]:
-    try:
-        parameters = zstandard.get_frame_parameters(frame)
-        if parameters.content_size != size:
-            msg = f"a frame says that it holds {parameters.content_size} bytes where {size} belong"
-            raise SessionCorruptError(msg)
-        return np.frombuffer(decompressor.decompress(frame, max_output_size=size), dtype=np.uint8)
-    except zstandard.ZstdError as e:
-        msg = f"a folded plane does not decompress ({e})"
-        raise SessionCorruptError(msg) from e
 
 
 def _frames(
@@ -107,8 +98,9 @@ def _packed_size(number: int, count: int) -> int:
 
 
 def _pack(codes: Codes, number: int) -> bytes:
-    if number == _WIDE:
-        return codes.astype("<i2").view(np.uint8).reshape(-1, 2).T.tobytes()  # low bytes, then high bytes
+    if number == _WIDE:  # low bytes, then high bytes
+        low_high: NDArray[np.uint8] = codes.astype("<i2").view(np.uint8).reshape(-1, 2)
+        return low_high.T.tobytes()
     if _TOGETHER[number] == 1:
         return codes.astype(np.int8).tobytes()
     together, base = _TOGETHER[number], 2 * _REACH[number] + 1
@@ -116,7 +108,7 @@ def _pack(codes: Codes, number: int) -> bytes:
     digits[: len(codes)] = codes + _REACH[number]
     # Digits of one byte lie far apart in the row, so that no carry along it is needed to take them apart.
     columns = digits.reshape(together, -1)
-    packed = columns[0].copy()
+    packed: NDArray[np.uint8] = columns[0].copy()
     for column in columns[1:]:
         packed = packed * base + column
     return packed.tobytes()

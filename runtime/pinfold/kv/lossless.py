@@ -9,32 +9,47 @@ from numpy.typing import NDArray
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.snapshot import Plane
 
-__all__ = ["pack_bytes", "pack_plane", "unpack_bytes", "unpack_plane"]
+__all__ = ["pack_bytes", "pack_plane", "packed_size", "unpack_bytes", "unpack_plane"]
 
 _LEVEL = 1
 
 
 def pack_bytes(data: NDArray[np.uint8] | bytes) -> bytes:
-    """`data`, compressed."""
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+    """`data`, compressed, with a checksum."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    return compressor.compress(data if isinstance(data, bytes) else data.data)
 
 
-def unpack_bytes(data: memoryview, size: int) -> NDArray[np.uint8]:
-    """The `size` bytes that were packed.
+def packed_size(data: memoryview) -> int:
+    """How many bytes `data` says that it holds. Raises SessionCorruptError."""
+    try:
+        return zstandard.get_frame_parameters(data).content_size
+    except zstandard.ZstdError as e:
+        msg = f"packed bytes have no head ({e})"
+        raise SessionCorruptError(msg) from e
+
+
+def unpack_bytes(
+    data: memoryview, size: int, decompressor: zstandard.ZstdDecompressor | None = None
+) -> NDArray[np.uint8]:
+    """The `size` bytes that were packed. `decompressor` saves making one for each of many.
 
     Raises:
         SessionCorruptError: it is something else.
     """
+    found = packed_size(data)
+    if found != size:
+        msg = f"packed bytes hold {found} bytes where {size} belong"
+        raise SessionCorruptError(msg)
     try:
-        found = zstandard.get_frame_parameters(data).content_size
-        if found == size:
-            plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1))
-            return np.frombuffer(plain, dtype=np.uint8)
+        plain = (decompressor or zstandard.ZstdDecompressor()).decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as e:
         msg = f"packed bytes do not decompress ({e})"
         raise SessionCorruptError(msg) from e
-    msg = f"packed bytes hold {found} bytes where {size} belong"
-    raise SessionCorruptError(msg)
+    if len(plain) != size:  # a frame to be skipped
+        msg = f"packed bytes gave {len(plain)} bytes where {size} belong"
+        raise SessionCorruptError(msg)
+    return np.frombuffer(plain, dtype=np.uint8)
 
 
 def pack_plane(plane: Plane) -> bytes:

@@ -48,8 +48,10 @@ class LayerRecipe:
     """One layer. H heads of sizes k and v, dk = H x k, dv = H x v; all float32.
 
     Attributes:
-        k_from: [dk, dk + dv]: this layer's keys from the last layer's keys and values; None in the first layer.
-        v_from: [dv, dk + dv]: this layer's values from its own keys and the last layer's values.
+        k_from: [dk, dk + dv]: this layer's keys from the last layer's keys and values; or [dk, dk]: from the keys
+            alone, where a restore would take too long; None in the first layer.
+        v_from: [dv, dk + dv]: this layer's values from its own keys and the last layer's values, or [dv, dv]: from the
+            values alone.
         k_axes, v_axes: [H, size, size]: columns are the axes of what prediction leaves, strongest first.
         k_spread: [H]: the keys' standard deviation in a head, in units of which its step is given.
         k_order, v_order: channels by usual spread, to be coded together.
@@ -66,6 +68,24 @@ class LayerRecipe:
     k_gain: float = 1.0
     v_gain: float = 1.0
 
+    def k_reads(self, seen: F32) -> F32:
+        """What keys are predicted from: `seen`, [dk + dv, tokens], is the last layer's keys, then its values."""
+        return seen if self.k_from is None else seen[: self.k_from.shape[1]]
+
+    def v_reads(self, seen: F32) -> F32:
+        """What values are predicted from: `seen` is this layer's keys, then the last layer's values."""
+        return seen if self.v_from is None else seen[-self.v_from.shape[1] :]
+
+    @property
+    def k_width(self) -> int:
+        """Channels of a row of keys."""
+        return int(self.k_axes.shape[0] * self.k_axes.shape[1])
+
+    @property
+    def v_width(self) -> int:
+        """Channels of a row of values."""
+        return int(self.v_axes.shape[0] * self.v_axes.shape[1])
+
 
 @dataclass(slots=True, eq=False)
 class Recipe:
@@ -81,14 +101,31 @@ class Recipe:
     sections: list[list[LayerRecipe]]
     rungs: dict[str, int] = field(default_factory=lambda: dict(PRESETS))
     notes: dict[str, str] = field(default_factory=dict)
+    _of_arrays: bytes | None = field(default=None, init=False, repr=False)
 
     def digest(self) -> str:
-        """SHA-256 over what unfolding needs, in hex: sessions name the recipe that they were folded by."""
-        digest = hashlib.sha256(self.fingerprint.encode())
-        for layer in (layer for section in self.sections for layer in section):
-            for array in (layer.k_from, layer.v_from, layer.k_axes, layer.v_axes, layer.k_spread):
-                digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-            for order in (layer.k_order, layer.v_order):
-                digest.update(order.astype("<i4").tobytes())
-            digest.update(np.array((layer.k_gain, layer.v_gain), dtype="<f8").tobytes())
+        """SHA-256 over what unfolding needs, in hex: sessions name the recipe that they were folded by.
+
+        Arrays are read once, at the first call, and never change after; gains may.
+        """
+        if self._of_arrays is None:
+            self._of_arrays = self._digest_arrays()
+        digest = hashlib.sha256(self._of_arrays)
+        for section in self.sections:
+            gains = [(layer.k_gain, layer.v_gain) for layer in section]
+            digest.update(np.array(gains, dtype="<f8").tobytes())
         return digest.hexdigest()
+
+    def _digest_arrays(self) -> bytes:
+        digest = hashlib.sha256(self.fingerprint.encode())
+        for number, section in enumerate(self.sections):
+            for layer in section:
+                matrices = (layer.k_from, layer.v_from, layer.k_axes, layer.v_axes, layer.k_spread)
+                for array in (*matrices, layer.k_order, layer.v_order):
+                    if array is None:
+                        digest.update(b"-")
+                        continue
+                    digest.update(f"{number} {array.shape}".encode())
+                    plain = array.astype("<i4" if array.dtype.kind == "i" else "<f4", order="C", copy=False)
+                    digest.update(plain.data)
+        return digest.digest()

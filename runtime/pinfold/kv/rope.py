@@ -5,9 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pinfold.kv.snapshot import Rope
+from pinfold.kv.snapshot import Heads, Rope
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "fits"]
+
+# What a rope can be: beyond these, angles would be no numbers.
+_BASES = (1.0, 1e12)
+_SCALES = (1e-6, 1e6)
+
+
+def fits(heads: Heads) -> bool:
+    """Whether keys of these heads can be turned: their rope is not known, or describes turns that there can be."""
+    rope = heads.rope
+    return rope is None or (
+        _BASES[0] <= rope.base <= _BASES[1]
+        and _SCALES[0] <= rope.scale <= _SCALES[1]
+        and 0 < rope.width <= heads.k_size
+        and rope.width % 2 == 0
+    )
 
 
 class Turn:

@@ -36,8 +36,8 @@ def change_planes(snapshot: Snapshot, change: Change) -> Snapshot:
             changed.sections.append(section)
             continue
         planes = [
-            plane if plane.kind != "f16" else Plane(plane.layer, plane.part, plane.kind, _changed(section, plane, change))
-            for plane in section.planes
+            Plane(p.layer, p.part, p.kind, _changed(section, p, change) if p.kind == "f16" else p.rows)
+            for p in section.planes
         ]
         changed.sections.append(Section(section.seq, section.positions, section.heads, planes))
     return changed
@@ -51,14 +51,16 @@ def _changed(section: Section, plane: Plane, change: Change) -> NDArray[np.uint8
 def _q8_0(values: F32, _section: Section, _plane: Plane) -> F32:
     blocks = values.reshape(-1, 32)
     scale = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16).astype(np.float32)
-    return (np.rint(blocks / np.where(scale > 0, scale, 1)) * scale).reshape(values.shape)
+    rounded: F32 = np.rint(blocks / np.where(scale > 0, scale, 1)) * scale
+    return rounded.reshape(values.shape)
 
 
 def _affine8(values: F32) -> F32:
     blocks = values.reshape(-1, 64)
     low = blocks.min(axis=1, keepdims=True)
     scale = (blocks.max(axis=1, keepdims=True) - low) / 255
-    return (np.rint((blocks - low) / np.where(scale > 0, scale, 1)) * scale + low).reshape(values.shape)
+    rounded: F32 = np.rint((blocks - low) / np.where(scale > 0, scale, 1)) * scale + low
+    return rounded.reshape(values.shape)
 
 
 def _lloyd_max(values: F32, size: int, bits: int) -> F32:
@@ -67,7 +69,8 @@ def _lloyd_max(values: F32, size: int, bits: int) -> F32:
     turn, codebook = _rotation(size), _codebook(bits)
     unit = heads / norms @ turn * np.sqrt(size)
     codes = codebook[np.searchsorted((codebook[1:] + codebook[:-1]) / 2, unit)]
-    return (codes / np.sqrt(size) @ turn.T * norms).reshape(values.shape)
+    restored: F32 = codes / np.sqrt(size) @ turn.T * norms
+    return restored.reshape(values.shape)
 
 
 def _k8(bits: int) -> Change:
@@ -91,7 +94,8 @@ def _rotation(size: int) -> F32:
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return (matrix * random.choice((-1.0, 1.0), size)[:, None] / np.sqrt(size)).astype(np.float32)
+    signed: NDArray[np.float64] = matrix * random.choice((-1.0, 1.0), size)[:, None] / np.sqrt(size)
+    return signed.astype(np.float32)
 
 
 @cache

@@ -141,6 +141,6 @@ def _forward(engine: Engine, span: Span) -> Generator[None, None, F32]:
 
 
 def _log_softmax(logits: F32) -> F32:
-    rows = logits - logits.max(axis=1, keepdims=True)
+    rows: F32 = logits - logits.max(axis=1, keepdims=True)
     rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
     return rows

@@ -150,7 +150,8 @@ def _folder(recipe: Recipe, rung: Rung) -> Callable[[Snapshot], Snapshot]:
 
 
 def _compare(trials: Sequence[Trial], change: Callable[[Snapshot], Snapshot]) -> Generator[None, None, Divergence]:
-    parts = []
+    parts: list[Divergence] = []
     for trial in trials:
-        parts.append((yield from trial.compare(change(trial.snapshot))))
+        divergence = yield from trial.compare(change(trial.snapshot))
+        parts.append(divergence)
     return Divergence.join(parts)

@@ -24,7 +24,8 @@ _LOWEST_PRIORITY = 19
 
 
 class Folder:
-    """Folds by `preset` once the model's recipe is known, and without loss before. `fold` and `unfold` may run anywhere.
+    """Folds by `preset` once the model's recipe is known, and without loss before. `fold` and `unfold` may run on any
+    thread.
 
     Attributes:
         recipe: of the model; None until calibration has ended or one was read.

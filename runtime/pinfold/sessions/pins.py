@@ -26,8 +26,8 @@ class Pin:
         tokens: length of the pinned prefix.
         salt: only requests with the same salt reuse it.
         created, expires: Unix seconds; `expires` is None for a pin without an end. Each use starts the TTL anew.
-        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, on ``disk``, or ``lost`` for lack of
-            room, in which case the next use computes it again.
+        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, on ``disk``, or ``lost`` for lack
+            of room, in which case the next use computes it again.
         hits: requests that reused all of it.
         digest: SHA-256 over salt and tokens, in hex.
         warning: where the prompt is unstable and less was pinned than given, else None.

@@ -1,4 +1,4 @@
-"""What happens to kept KV while no request runs: folded, moved down a tier, put on disk; and the calibration of a model.
+"""What happens to kept KV while no request runs: folded, moved down a tier, put on disk; and a model's calibration.
 
 Everything here runs on the engine's thread in small pieces, and only when it is idle; folding and writing go to the
 folder's thread. Nothing here is needed for a right answer: a fault is logged, and the KV stays where it was.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pinfold.engines.base import Engine
-from pinfold.errors import PinfoldError, StoreError
+from pinfold.errors import PinfoldError
 from pinfold.sessions.folder import Folder
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.shelf import Entry, Kind, Parked
@@ -69,6 +69,7 @@ class Upkeep:
         self._cannot_calibrate = False
         self._at_work: set[Parked | Entry] = set()
         self._failed: set[Entry] = set()
+        self._stuck: set[Entry] = set()
 
     @property
     def vault(self) -> Vault | None:
@@ -152,12 +153,10 @@ class Upkeep:
     def _wants_folding(self, entry: Entry) -> bool:
         parked = entry.parked
         waits_for_recipe = self._folder.wants_recipe and not self._cannot_calibrate
-        return (
-            parked is not None and parked.raw is not None and parked not in self._at_work and not waits_for_recipe
-        )
+        return parked is not None and parked.raw is not None and parked not in self._at_work and not waits_for_recipe
 
     def _may_leave_cells(self, entry: Entry) -> bool:
-        return entry.seq is not None and entry not in self._failed
+        return entry.seq is not None and entry not in self._stuck
 
     def _may_leave_memory(self, entry: Entry) -> bool:
         return entry.parked is not None and entry.stored is not None and entry.kind < Kind.AUTO_PIN
@@ -166,7 +165,7 @@ class Upkeep:
         if entry.stored is not None and entry.kind < Kind.AUTO_PIN:
             self._manager.space.leave_cells(entry)
         elif not self._manager.space.park(entry):
-            self._failed.add(entry)  # no room in memory: it stays where it is until room is needed
+            self._stuck.add(entry)  # no room in memory: it stays where it is until it is on disk, or room is needed
 
     def _save(self, entry: Entry) -> None:
         vault, ready = self.vault, entry.parked.folded if entry.parked is not None else None
@@ -221,6 +220,7 @@ class Upkeep:
 
     def _saved(self, entry: Entry, folded: FoldedKV | None) -> None:
         self._at_work.discard(entry)
+        self._stuck.discard(entry)
         space = self._manager.space
         if folded is None or entry not in space.shelf:
             return

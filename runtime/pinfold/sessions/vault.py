@@ -121,12 +121,12 @@ class Vault:
 
     def pins(self) -> list[Entry]:
         """Live pins without a salt that this engine can use; those with one are found by requests that have it."""
-        entries = []
+        entries: list[Entry] = []
         try:
             now, plain = time.time(), salt_digest(None)
-            for found in self.store.entries():
-                if found.live_pin(now) and (found.fingerprint, found.salt) == (self.fingerprint, plain):
-                    entries.append(self.adopt(found, None))
+            usable = (self.fingerprint, plain)
+            found = [e for e in self.store.entries() if e.live_pin(now) and (e.fingerprint, e.salt) == usable]
+            entries = [self.adopt(each, None) for each in found]
         except (StoreError, SessionError) as e:
             log.warning("the store's pins could not be read: %s", e)
         return entries

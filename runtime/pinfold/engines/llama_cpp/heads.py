@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from pinfold.kv.rope import fits
 from pinfold.kv.snapshot import Heads, Rope
 
 __all__ = ["describe_heads"]
@@ -22,17 +24,27 @@ def describe_heads(
 
     A description of the turning that is not right costs bits when keys are folded, never exactness.
     """
-    base = float(meta("rope.freq_base") or 10_000.0)
+    base = _number(meta("rope.freq_base"), 10_000.0)
     linear = meta("rope.scaling.type") == "linear" or meta("rope.scale_linear") is not None
-    factor = float(meta("rope.scaling.factor") or meta("rope.scale_linear") or 1.0) if linear else 1.0
-    width = int(meta("rope.dimension_count") or k_size)
+    factor = _number(meta("rope.scaling.factor") or meta("rope.scale_linear"), 1.0) if linear else 1.0
+    width = int(_number(meta("rope.dimension_count"), k_size))
     kind = lib.llama_model_rope_type(model)
 
     def heads(base: float, scale: float) -> Heads:
-        known = kind in (_INTERLEAVED, _HALVES) and 0 < width <= k_size and width % 2 == 0
-        return Heads(k_size, v_size, Rope(base, scale, width, kind == _HALVES) if known else None)
+        described = Heads(k_size, v_size, Rope(base, scale, width, kind == _HALVES))
+        known = kind in (_INTERLEAVED, _HALVES) and fits(described)
+        return described if known else Heads(k_size, v_size, None)
 
     full = heads(base, 1 / factor)
     if lib.llama_model_n_swa(model) <= 0:
         return (full,)
-    return full, heads(float(meta("rope.freq_base_swa") or _SLIDING_BASE), 1.0)
+    return full, heads(_number(meta("rope.freq_base_swa"), _SLIDING_BASE), 1.0)
+
+
+def _number(text: str | None, default: float) -> float:
+    """A model's file may say anything; what is no positive number counts as not said."""
+    try:
+        value = float(text) if text is not None else default
+    except ValueError:
+        return default
+    return value if 0 < value < math.inf else default

@@ -1,6 +1,6 @@
 """llama.cpp's state of one sequence, taken apart and put together again, byte for byte.
 
-The layout (all little endian): u32 magic, u32 header; then one or two caches, full attention before sliding window, each:
+The layout (little endian): u32 magic, u32 header; then one or two caches, full attention before sliding window, each:
 u32 streams, u32 cells, for each cell i32 position, u32 count, i32 sequence ids; u32 values are transposed, u32 layers;
 for each layer i32 type, u64 row bytes, the rows of K; then the same for V. Whatever does not fit this is kept opaque.
 """
@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.llama_cpp.kv_types import row_bytes, type_name, type_number
+from pinfold.errors import SessionCorruptError
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
 
 __all__ = ["build_state", "parse_state"]
 
 _HEAD = 8
 _CELL = np.dtype([("position", "<i4"), ("count", "<u4"), ("seq", "<i4")])
-_MOST_LAYERS = 4096
+_MOST_LAYERS = 1024
 
 
 class _Layout(Exception):  # noqa: N818 - says why bytes stay opaque, never leaves this file
@@ -67,12 +68,17 @@ def parse_state(data: memoryview, tokens: int, heads: Sequence[Heads]) -> Snapsh
 
 
 def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
-    """The bytes that `parse_state` took apart."""
+    """The bytes that `parse_state` took apart.
+
+    Raises:
+        SessionCorruptError: a section cannot be one of llama.cpp's.
+    """
     parts: list[bytes | NDArray[np.uint8]] = [snapshot.head]
     for section in snapshot.sections:
         if isinstance(section, Opaque):
             parts.append(section.data)
             continue
+        _check(section)
         parts.append(_meta(section))
         for plane in section.planes:
             parts.append(struct.pack("<iQ", type_number(plane.kind), plane.rows.shape[1]))
@@ -83,6 +89,19 @@ def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
         buffer[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8) if isinstance(part, bytes) else part
         at += len(part)
     return buffer
+
+
+def _check(section: Section) -> None:
+    try:
+        for plane in section.planes:
+            type_number(plane.kind)
+    except KeyError as e:
+        msg = f"cells of type {e} are none of llama.cpp's"
+        raise SessionCorruptError(msg) from e
+    size = len(section.positions)
+    if len(section.planes) % 2 or any(plane.rows.shape[0] != size for plane in section.planes):
+        msg = f"a section of {len(section.planes)} planes does not hold {size} tokens of K and of V"
+        raise SessionCorruptError(msg)
 
 
 def _meta(section: Section) -> bytes:
@@ -118,7 +137,7 @@ def _read_plane(reader: _Reader, cells: int, layer: int, part: Part, head: int) 
     if kind is None:
         msg = f"type {number} is not known"
         raise _Layout(msg)
-    if not width or width % row_bytes(kind, head):
+    if not width or head <= 0 or width % row_bytes(kind, head):
         msg = f"rows of {width} bytes are no whole number of heads of {head} values of {kind}"
         raise _Layout(msg)
     rows = np.frombuffer(reader.take(cells * width), dtype=np.uint8).reshape(cells, width)
