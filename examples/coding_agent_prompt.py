@@ -20,7 +20,7 @@ stop.
 
 # The tools
 - list_files shows the names of all files. Use it when you do not know a name.
-- read_file shows one file. Its path is written as list_files shows it, for example stock/pages.py.
+- read_file shows one file. Its path is written as list_files shows it, for example stock/labels.py.
 - search shows the lines of all files that contain a text.
 - run_tests runs all tests. For a test that fails it shows the name of the test, the line that failed, and the value \
 that the function gave beside the value that was expected, in the form "AssertionError: GIVEN != EXPECTED".
@@ -49,7 +49,7 @@ Then report whether the tests pass and whether the change is good. The reviewer 
 - Python 3, standard library only.
 - Whole numbers stay whole numbers: use // and not /. Remember that // rounds down.
 - A range ends before its last number: range(3) gives 0, 1, 2. A slice items[a:b] ends before b.
-- The first element of a list has index 0. Page numbers shown to people begin with 1.
+- The first element of a list has index 0.
 - Money is counted in whole cents. Text is cut with slices and padded with format widths.
 - Keep functions short and leave code alone that has nothing to do with the bug.
 

@@ -123,7 +123,7 @@ class Workspace:
 
         @tool
         def read_file(path: str) -> str:
-            """Read one file of the workspace, for example stock/pages.py."""
+            """Read one file of the workspace, for example stock/labels.py."""
             text = self.read(path)
             known.add(path)
             return f"The file {path}:\n\n{text}"

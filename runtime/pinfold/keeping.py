@@ -17,7 +17,7 @@ from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.upkeep import IdleTimes, Upkeep
 from pinfold.store.recipes import RecipeFiles
 
-__all__ = ["Post", "keep_sessions", "sessions_folder", "store_root"]
+__all__ = ["Post", "keep_sessions", "sessions_folder", "store_key", "store_root"]
 
 log = logging.getLogger("pinfold.sessions")
 
@@ -61,6 +61,13 @@ def store_root(options: RuntimeOptions, engine: str) -> Path | None:
     return None if named in _OFF else Path(named).expanduser()
 
 
+def store_key(options: RuntimeOptions) -> bytes | None:
+    """The key of the HMAC over stored sessions: the option's, or else the environment's PINFOLD_STORE_KEY."""
+    if options.store_key is not None:
+        return options.store_key.get_secret_value()
+    return os.fsencode(os.environ.get("PINFOLD_STORE_KEY", "")) or None
+
+
 def sessions_folder(root: Path) -> Path:
     """Where the sessions lie under a root."""
     return root / "sessions"
@@ -78,8 +85,7 @@ def _open_store(
     from pinfold.store import SessionStore
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = options.store_key.get_secret_value() if options.store_key is not None else None
-    store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=key)
+    store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=store_key(options))
     notes = RecipeFiles(root / "models")
     path = engine.capabilities.model.path
 

@@ -82,7 +82,8 @@ class RuntimeOptions(Options):
         store: the folder that pins and named sessions are kept in, so that they outlive the process; ``auto`` is
             the environment's PINFOLD_STORE or else a folder in the user's cache, ``off`` or None keeps nothing.
         store_bytes: most bytes that the store may take.
-        store_key: key of the HMAC over stored sessions, against other writers of the folder; None is a plain digest.
+        store_key: key of the HMAC over stored sessions, against other writers of the folder; None is the environment's
+            PINFOLD_STORE_KEY, and where that is not set a plain digest.
         idle_resident: seconds without a use after which KV leaves the engine's cells for memory.
         idle_memory: seconds without a use after which a session that is on disk leaves memory; pins stay.
         n_threads: threads of a forward; default the physical cores.

@@ -14,6 +14,8 @@ from pinfold.kv.snapshot import Heads, Plane, Rope, Section, Snapshot
 
 __all__ = ["Geometry", "make_recipe", "make_section", "make_snapshot"]
 
+_HALVES = Rope(10_000.0, 1.0, 32, halves=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -23,7 +25,7 @@ class Geometry:
     heads: int = 2
     k_size: int = 32
     v_size: int = 32
-    rope: Rope | None = Rope(10_000.0, 1.0, 32, halves=True)
+    rope: Rope | None = _HALVES
 
     @property
     def described(self) -> Heads:

@@ -20,10 +20,10 @@ from pinfold.options import RuntimeOptions
 if TYPE_CHECKING:
     from pinfold.runtime import Runtime
 
-__all__ = ["app"]
+__all__ = ["app", "read_prompt"]
 
 app = typer.Typer(
-    help="Try out a prompt that is to be pinned. Pins live in the process that made them.", no_args_is_help=True
+    help="Try out a prompt that is to be pinned. To pin it on disk: pinfold spill.", no_args_is_help=True
 )
 QUESTION = {"role": "user", "content": "Hello."}
 
@@ -58,7 +58,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Pin the messages and tools of FILE on MODEL, then ask on top of the pin: its size, its cost, what it saves."""
-    messages, tools = _read(file)
+    messages, tools = read_prompt(file)
     with opened(model, engine=engine, n_ctx=n_ctx) as runtime:
         checked = _measure(runtime, messages, tools, name)
     if as_json:
@@ -99,7 +99,7 @@ def _print(c: Checked) -> None:
         aside(f"warning: {c.warning}", "yellow")
 
 
-def _read(file: str) -> tuple[list[Any], list[Any] | None]:
+def read_prompt(file: str) -> tuple[list[Any], list[Any] | None]:
     """The messages and tools of a JSON file.
 
     Raises:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["aside", "console", "error", "is_terminal", "json_out", "safe", "table", "yes_no"]
+__all__ = ["aside", "console", "error", "is_terminal", "json_out", "safe", "size", "span", "table", "yes_no"]
 
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 del _CONTROLS[ord("\n")], _CONTROLS[ord("\t")]
@@ -60,6 +60,23 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     out = console()
     out.soft_wrap = False
     out.print(grid)
+
+
+def size(count: float) -> str:
+    """A number of bytes, in the unit that leaves few digits."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+def span(seconds: float) -> str:
+    """A time in the largest unit that it fills."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def yes_no(value: bool) -> str:

@@ -32,7 +32,8 @@ class ForwardInterrupted(Exception):  # noqa: N818 - a signal between engine and
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What an engine knows of its model. `identity` names the weights: a digest over the file's size, its header
+    """What an engine knows of its model. `body_parameters` are those that each token of a prompt is computed with: all
+    but the vocabulary's table. `identity` names the weights: a digest over the file's size, its header
     and blocks sampled throughout."""
 
     name: str
@@ -47,6 +48,7 @@ class ModelInfo:
     parameters: int = 0
     size_bytes: int = 0
     path: Path | None = None
+    body_parameters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.lossless import pack_bytes, packed_size, unpack_bytes
@@ -18,7 +18,7 @@ __all__ = ["Header", "HeaderSection", "describe", "read_header", "write_header"]
 
 _MAGIC = b"PFKV\x00\x01\r\n"
 _HEAD = struct.Struct("<8sI")
-_MOST_HEADER = 1 << 18
+_MOST_HEADER = 1 << 17
 _MOST_REASON = 200
 # Opaque sections larger than this pack to 1/64 of their size at least: a few bytes cannot ask for gigabytes.
 _OPAQUE_FREE, _OPAQUE_TIMES = 1 << 20, 64
@@ -48,10 +48,10 @@ class HeaderSection(_Strict):
     v_size: Size = 0
     rope: tuple[Real, Real, Small, bool] | None = None
     placed: bool = False
-    planes: Annotated[list[_Plane], Field(max_length=2048)] = []
+    planes: Annotated[list[_Plane], Field(max_length=2048), FailFast()] = []
     size: Bytes = 0
     reason: Annotated[str, Field(max_length=_MOST_REASON)] = ""
-    blobs: Annotated[list[Bytes], Field(max_length=4096)]
+    blobs: Annotated[list[Bytes], Field(max_length=4096), FailFast()]
 
     @property
     def heads(self) -> Heads:
@@ -66,7 +66,7 @@ class Header(_Strict):
     head: Annotated[str, Field(max_length=64)]
     rung: tuple[Step, Step] | None
     recipe: Annotated[str, Field(max_length=64)] | None
-    sections: Annotated[list[HeaderSection], Field(max_length=16)]
+    sections: Annotated[list[HeaderSection], Field(max_length=16), FailFast()]
 
 
 def describe(

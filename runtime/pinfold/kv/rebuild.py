@@ -134,6 +134,7 @@ class _Decoder:
 
     def _add_planes(self, sinks: NDArray[np.uint8]) -> None:
         """All planes with their first rows. `sinks`: those rows, all K by layer, then all V."""
+        _check_finite(sinks.view(np.float16))
         layers = len(self._recipe)
         widths = [layer.k_width for layer in self._recipe] + [layer.v_width for layer in self._recipe]
         at = 0
@@ -152,10 +153,14 @@ class _Decoder:
 def _means(blob: memoryview, count: int) -> F32:
     """[count, 1]."""
     halves = unpack_bytes(blob, 2 * count).reshape(2, -1).T.copy().view(np.float16)
-    if not np.isfinite(halves).all():
-        msg = "the means of a folded section are no numbers"
-        raise SessionCorruptError(msg)
+    _check_finite(halves)
     return halves.astype(np.float32)
+
+
+def _check_finite(halves: NDArray[np.float16]) -> None:
+    if not np.isfinite(halves).all():
+        msg = "a folded section holds what is no number"
+        raise SessionCorruptError(msg)
 
 
 def _restore(source: F32 | None, seen: F32, axes: F32, codes: Codes, steps: F32, out: F32) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.lossless import pack_bytes, packed_size, unpack_bytes
@@ -56,7 +56,9 @@ class _Header(_Strict):
     fingerprint: Annotated[str, Field(max_length=4096)]
     rungs: dict[str, Annotated[int, Field(ge=-1, lt=len(LADDER))]]
     notes: dict[str, str]
-    sections: Annotated[list[Annotated[list[_Layer], Field(max_length=1024)]], Field(max_length=16)]
+    sections: Annotated[
+        list[Annotated[list[_Layer], Field(max_length=1024), FailFast()]], Field(max_length=16), FailFast()
+    ]
 
 
 def dump_recipe(recipe: Recipe) -> bytes:

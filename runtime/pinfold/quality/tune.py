@@ -50,7 +50,7 @@ def calibrate(
     for number, text in enumerate(texts.values()):
         samples.append((yield from take_snapshot(engine, new_seq, engine.tokenizer.encode(text)[:_LEARNT])))
         tell(0.3 * (number + 1) / len(texts))
-    recipe = learn(samples, engine.capabilities.fingerprint, engine.capabilities.model.parameters)
+    recipe = learn(samples, engine.capabilities.fingerprint, engine.capabilities.model.body_parameters)
     if not any(recipe.sections):
         return _nothing_to_fold(recipe, samples[0])
     trials: list[Trial] = []

@@ -98,6 +98,12 @@ class Library:
             return length, entry
         return self.shelf.find(tokens, salt)
 
+    def why_not(self, tokens: Sequence[int], salt: str | None) -> str:
+        """Why nothing of a prompt was found though the disk has it for another engine; empty if it does not."""
+        if self.vault is None or len(tokens) < _WORTH_READING:
+            return ""
+        return self.vault.explain(tokens, salt, _WORTH_READING)
+
     # --- copies
 
     def unfold(self, data: bytes | memoryview, length: int) -> memoryview:

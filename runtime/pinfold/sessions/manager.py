@@ -113,7 +113,8 @@ class SessionManager:
     def _begin(self, tokens: Sequence[int], salt: str | None, *, cold: bool) -> Start:
         length, entry = (0, None) if cold else self.library.find(tokens, salt)
         if entry is None:
-            return Start(self.space.new_seq(), 0, None, "miss")
+            note = "" if cold else self.library.why_not(tokens, salt)
+            return Start(self.space.new_seq(), 0, None, "miss", note=note)
         try:
             return self._start_on(entry, length)
         except (EngineError, SessionError, StoreError) as e:

@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A copy of `length` tokens in memory, as the engine gave it (`raw`) or folded since; one of the two is set.
+    """A copy of `length` tokens in memory: as the engine gave it (`raw`, quick to restore), folded (small), or both.
 
     Entries that are a prefix of another share its copy.
     """

@@ -168,12 +168,13 @@ class KVSpace:
         """Makes sure that a copy of `entry` is in memory; False where the budget does not allow it."""
         if entry.parked is None:
             entry.parked = self._copy_of_longer(entry)
-        if entry.parked is None and entry.seq is not None:
+        if entry.seq is not None and (entry.parked is None or entry.parked.raw is None):
             size = len(entry.tokens) * self._engine.capabilities.bytes_per_token
             if not self._make_memory(size, entry, may_forget=may_forget, keep=keep):
-                return False
-            entry.parked = Parked(len(entry.tokens), self._engine.snapshot(entry.seq))
-        return True
+                return entry.parked is not None
+            folded = entry.parked.folded if entry.parked is not None else None
+            entry.parked = Parked(len(entry.tokens), self._engine.snapshot(entry.seq), folded)
+        return entry.parked is not None
 
     def _copy_of_longer(self, entry: Entry) -> Parked | None:
         return next((e.parked for e in self.shelf.beginning_with(entry) if e.parked is not None), None)
@@ -193,6 +194,11 @@ class KVSpace:
             else:
                 return False
         return True
+
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether more than half of the budget is taken."""
+        return 2 * self.memory_used() > self._budget
 
     def has_memory_for(self, size: int) -> bool:
         """Whether `size` bytes fit into the budget as it is."""

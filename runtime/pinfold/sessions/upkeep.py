@@ -7,6 +7,7 @@ folder's thread. Nothing here is needed for a right answer: a fault is logged, a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -33,18 +34,19 @@ class IdleTimes:
     """Seconds without a use after which kept KV moves on.
 
     Attributes:
-        fold: a copy in memory is folded.
+        fold: a copy in memory is folded; `pressed` where memory is short.
         save: a pin or named session is put on disk as well.
         resident: it leaves the engine's cells for memory.
         memory: what is on disk leaves memory, pins excepted.
         calibrate: the engine without a request: it then learns how to fold the model, once.
     """
 
-    fold: float = 10.0
+    fold: float = 300.0
+    pressed: float = 10.0
     save: float = 3.0
     resident: float = 300.0
     memory: float = 1800.0
-    calibrate: float = 3.0
+    calibrate: float = 5.0
 
 
 class Upkeep:
@@ -115,7 +117,7 @@ class Upkeep:
         todo = (
             (0.0, self._wants_reading, self._read),
             (times.save, self._wants_saving, self._save),
-            (times.fold, self._wants_folding, self._fold),
+            (self._fold_after(), self._wants_folding, self._fold),
             (times.resident, self._may_leave_cells, self._park),
             (times.memory, self._may_leave_memory, _leave_memory),
         )
@@ -127,6 +129,9 @@ class Upkeep:
                 else:
                     waits.append(after - idle)
         return waits
+
+    def _fold_after(self) -> float:
+        return min(self._times.fold, self._times.pressed if self._manager.space.memory_is_short else math.inf)
 
     def _can_save(self) -> bool:
         return self.vault is not None and not self.vault.store.read_only
@@ -152,8 +157,7 @@ class Upkeep:
 
     def _wants_folding(self, entry: Entry) -> bool:
         parked = entry.parked
-        waits_for_recipe = self._folder.wants_recipe and not self._cannot_calibrate
-        return parked is not None and parked.raw is not None and parked not in self._at_work and not waits_for_recipe
+        return parked is not None and parked.raw is not None and parked not in self._at_work
 
     def _may_leave_cells(self, entry: Entry) -> bool:
         return entry.seq is not None and entry not in self._stuck
@@ -226,13 +230,18 @@ class Upkeep:
             return
         if entry.parked is not None:
             if entry.parked.length == len(entry.tokens):
-                entry.parked.folded, entry.parked.raw = folded, None
+                entry.parked.folded = folded
         elif entry.kind >= Kind.AUTO_PIN and space.has_memory_for(len(folded.data)):
             entry.parked = Parked(len(entry.tokens), None, folded)
 
     def _fold(self, entry: Entry) -> None:
         parked = entry.parked
         if parked is None or parked.raw is None:
+            return
+        if parked.folded is not None:
+            parked.raw = None
+            return
+        if self._folder.wants_recipe and not self._cannot_calibrate:
             return
         self._at_work.add(parked)
         state, length = parked.raw, parked.length
@@ -268,8 +277,11 @@ class Upkeep:
     # --- calibration
 
     def _has_work_for_a_recipe(self) -> bool:
-        shelf = self._manager.space.shelf
-        return any((_is_named(e) and self._can_save()) or (e.parked is not None and e.parked.raw) for e in shelf)
+        due = time.monotonic() - self._fold_after()
+        return any(
+            (_is_named(e) and self._can_save()) or (e.parked is not None and e.parked.raw and e.used_at <= due)
+            for e in self._manager.space.shelf
+        )
 
     def _begin_calibration(self) -> None:
         from pinfold.quality.tune import calibrate

@@ -14,7 +14,15 @@ from pinfold.kv.recipe import Recipe
 from pinfold.kv.recipe_file import dump_recipe, load_recipe
 from pinfold.sessions.pins import PinRecord
 from pinfold.sessions.shelf import Entry, Kind
-from pinfold.store import SessionStore, StoredEntry, StoredMatch, StoredRecord, fingerprint_of, salt_digest
+from pinfold.store import (
+    SessionStore,
+    StoredEntry,
+    StoredMatch,
+    StoredRecord,
+    explain_mismatch,
+    fingerprint_of,
+    salt_digest,
+)
 from pinfold.store.recipes import RecipeFiles
 
 __all__ = ["Vault"]
@@ -43,6 +51,19 @@ class Vault:
         except (StoreError, SessionError) as e:
             log.warning("the store could not be searched: %s", e)
             return None
+
+    def explain(self, tokens: Sequence[int], salt: str | None, least: int) -> str:
+        """What keeps a stored prefix of `tokens`, of at least so many, from serving this engine; empty for none."""
+        try:
+            near = self.store.near(tokens, self.fingerprint, salt_digest(salt))
+        except (StoreError, SessionError):
+            return ""
+        if not near or near[0].length < least:
+            return ""
+        best = near[0]
+        name = f"{best.entry.kind} {best.entry.name!r}" if best.entry.name else "an earlier request"
+        why = explain_mismatch(best.entry, self._facets)
+        return f"{best.length} tokens are on disk as {name}, but {why}"
 
     def adopt(self, found: StoredEntry, salt: str | None) -> Entry:
         """A stored session as an entry that is on disk only. Raises SessionError or StoreError."""

@@ -216,3 +216,20 @@ def test_two_processes_share_a_store(tmp_path: Path) -> None:
     assert two.manager.pin_named("coder").name == "coder"
     one.stop()
     two.stop()
+
+
+def test_what_another_version_stored_is_a_miss_with_the_reason(tmp_path: Path) -> None:
+    first = Process(tmp_path)
+    first.run(PROMPT, session="task")
+    first.stop()
+    second = Process(None)
+    store = SessionStore(tmp_path / "sessions", budget=1 << 24)
+    vault = Vault(store, RecipeFiles(tmp_path / "models"), "scripted", {"engine": "scripted", "weights": "changed"})
+    second.manager.library.attach(vault)
+    start = second.manager.start([*PROMPT, 1], None)
+    assert (start.hit, start.length) == ("miss", 0)
+    assert (
+        "200 tokens are on disk as session 'task', but stored with another weights (w there, changed here)"
+        in start.note
+    )
+    second.stop()

@@ -154,6 +154,7 @@ def _describe(lib: ModuleType, model: Any, path: Path, name: str, tokenizer: Lla
         parameters=lib.llama_model_n_params(model),
         size_bytes=lib.llama_model_size(model),
         path=path,
+        body_parameters=lib.llama_model_n_params(model) - tokenizer.n_vocab * lib.llama_model_n_embd(model),
     )
 
 

@@ -21,7 +21,7 @@ __all__ = ["build_state", "parse_state"]
 
 _HEAD = 8
 _CELL = np.dtype([("position", "<i4"), ("count", "<u4"), ("seq", "<i4")])
-_MOST_LAYERS = 1024
+_MOST_LAYERS = 512
 
 
 class _Layout(Exception):  # noqa: N818 - says why bytes stay opaque, never leaves this file
