@@ -5,7 +5,9 @@ doctor.py     what can run here, and why not
 chat.py       talk to a model
 pins.py       try out a prompt that is to be pinned
 models.py     names of models
-opening.py    the Runtime of a command, and its progress bar
+store.py      what is kept on disk: list, look, delete, read
+transfer.py   sessions to disk, out of a store and into one
+opening.py    the Runtime of a command and its progress bar, or the store alone
 terminal.py   tables, JSON, errors
 """
 

@@ -1,15 +1,16 @@
-"""`pinfold doctor`: which engines run here, and what a model can do on them."""
+"""`pinfold doctor`: which engines run here, what a model can do on them, and whether the store is sound."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinfold.cli.opening import Engine, Json, NCtx, opened
-from pinfold.cli.terminal import json_out, table, yes_no
+from pinfold.cli.opening import Engine, Json, NCtx, Store, no_store, opened, root_of, stored
+from pinfold.cli.terminal import json_out, size, table, yes_no
 from pinfold.engines.probe import AUTO, EngineStatus, survey
+from pinfold.errors import PinfoldError
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -24,21 +25,29 @@ def doctor(
     ] = None,
     engine: Engine = AUTO,
     n_ctx: NCtx = RuntimeOptions.model_fields["n_ctx"].default,
+    store: Store = "auto",
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set damaged sessions aside, remove what belongs to none, correct modes.")
+    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every session whole, not its head only.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the engines, and with MODEL what it can do here, and why not where it cannot.
+    """Show the engines and the store, and with MODEL what it can do here, and why not where it cannot.
 
     Ends with exit code 1 if no engine can run a model.
     """
     engines = survey()
+    state = _examine(store, fix=fix, deep=deep)
     if not as_json:
         _print_engines(engines)
+        _print_store(state)
     capabilities = None
     if model is not None:
         with opened(model, engine=engine, n_ctx=n_ctx) as runtime:
             capabilities = runtime.capabilities
     if as_json:
-        json_out({"engines": [asdict(e) for e in engines], "model": capabilities and _facts(capabilities)})
+        model_facts = capabilities and _facts(capabilities)
+        json_out({"engines": [asdict(e) for e in engines], "store": state, "model": model_facts})
     elif capabilities is not None:
         _print_model(capabilities)
     if not any(e.usable and e.recommended for e in engines):
@@ -49,6 +58,43 @@ def _facts(capabilities: Capabilities) -> dict[str, object]:
     facts = asdict(capabilities)
     facts["model"]["chat_template"] = capabilities.model.chat_template is not None
     return facts
+
+
+def _examine(store: str, *, fix: bool, deep: bool) -> dict[str, Any]:
+    """What is found in the store; `error` says why it cannot be used, `missing` why there is none."""
+    root = root_of(store)
+    state: dict[str, Any] = {"folder": root and str(root), "missing": no_store(root), "error": None}
+    if state["missing"] is not None:
+        return state
+    try:
+        with stored(store) as kept:
+            report = kept.sessions.check(fix=fix, deep=deep)
+            state["read_only"] = kept.sessions.read_only
+    except PinfoldError as e:
+        state["error"] = str(e)
+        return state
+    budget: int = RuntimeOptions.model_fields["store_bytes"].default
+    return state | asdict(report) | {"budget": budget, "ok": report.ok}
+
+
+def _print_store(state: dict[str, Any]) -> None:
+    rows = [("folder", state["folder"] or "-")]
+    problem = state["missing"] or state["error"]
+    if problem is not None:
+        rows.append(("state", problem))
+    else:
+        rows += [
+            ("sessions", f"{state['entries']:,}"),
+            ("size", f"{size(state['bytes'])}; a Runtime allows {size(state['budget'])} unless told otherwise"),
+            ("writable", yes_no(not state["read_only"])),
+            ("state", "sound" if state["ok"] else "put right" if state["fixed"] else "see below; --fix puts it right"),
+            *(("corrupt", f"{name}: {reason}") for name, reason in state["corrupt"]),
+            *(("belongs to none", path) for path in state["orphans"]),
+            *(("open to others", path) for path in state["modes"]),
+            *(("quarantined", f"{name}: {reason}") for name, reason in state["quarantined"]),
+        ]
+    typer.echo()
+    table("Store", ("", ""), rows)
 
 
 def _print_engines(engines: list[EngineStatus]) -> None:

@@ -1,20 +1,39 @@
-"""Opens the Runtime that a command works on, with a progress bar for long prefills on a terminal."""
+"""Opens what a command works on: a Runtime, with a progress bar for long prefills on a terminal, or the store alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from pinfold.cli.terminal import console, is_terminal
+from pinfold.errors import StoreError
+from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from pinfold.runtime import Runtime
+    from pinfold.store import SessionStore
+    from pinfold.store.recipes import RecipeFiles
 
-__all__ = ["DEFAULT_MODEL", "Engine", "Json", "Model", "NCtx", "PrefillBar", "opened"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "Engine",
+    "Json",
+    "Model",
+    "NCtx",
+    "PrefillBar",
+    "Store",
+    "Stored",
+    "no_store",
+    "opened",
+    "root_of",
+    "stored",
+]
 
 DEFAULT_MODEL = "smollm2"
 
@@ -24,6 +43,17 @@ Model = Annotated[
 Engine = Annotated[str, typer.Option(help="The engine that runs the model: auto, llama.cpp or scripted.")]
 NCtx = Annotated[int, typer.Option(min=64, help="Tokens that one request may use, prompt and answer together.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Store = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR",
+        help="The folder that Runtimes keep sessions in; auto is that of PINFOLD_STORE, or else one in the user's "
+        "cache. If it has a key, that is read from PINFOLD_STORE_KEY.",
+    ),
+]
+
+# A command looks and copies: what makes room for what is a Runtime's to decide, by the budget that it was given.
+_NO_BUDGET = 1 << 62
 
 
 class PrefillBar:
@@ -74,3 +104,49 @@ def new_runtime(model: str, **options: Any) -> Runtime:
     from pinfold.runtime import Runtime
 
     return Runtime(model, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is kept on disk: `sessions`, and in `recipes` what unfolding them needs."""
+
+    sessions: SessionStore
+    recipes: RecipeFiles
+
+
+def root_of(store: str) -> Path | None:
+    """The folder that `--store` means; None where nothing is kept."""
+    from pinfold.keeping import store_root
+
+    return store_root(RuntimeOptions.parse({"store": store}), "")
+
+
+def no_store(root: Path | None) -> str | None:
+    """Why there is nothing to look at in `root`; None where there is a store."""
+    from pinfold.keeping import sessions_folder
+
+    if root is None:
+        return "No sessions are kept on disk: the store is off. Name its folder with --store or PINFOLD_STORE."
+    if sessions_folder(root).exists():
+        return None
+    return f"There is no store in {root} yet. Make a pin with `pinfold spill`, or name its folder with --store."
+
+
+@contextmanager
+def stored(store: str, *, make: bool = False) -> Iterator[Stored]:
+    """The store that `--store` means, without a Runtime; `make` makes it where there is none yet.
+
+    Raises:
+        StoreError: there is none, or it cannot be opened.
+    """
+    from pinfold.keeping import sessions_folder, store_key
+    from pinfold.store import SessionStore
+    from pinfold.store.recipes import RecipeFiles
+
+    root = root_of(store)
+    missing = no_store(root)
+    if root is None or (missing is not None and not make):
+        raise StoreError(missing)
+    key = store_key(RuntimeOptions())
+    with SessionStore(sessions_folder(root), budget=_NO_BUDGET, key=key) as sessions:
+        yield Stored(sessions, RecipeFiles(root / "models"))

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "read_prompt"]
 
-app = typer.Typer(
-    help="Try out a prompt that is to be pinned. To pin it on disk: pinfold spill.", no_args_is_help=True
-)
+app = typer.Typer(help="Try out a prompt that is to be pinned. To pin it on disk: pinfold spill.", no_args_is_help=True)
 QUESTION = {"role": "user", "content": "Hello."}
 
 

@@ -27,7 +27,7 @@ _LEAST_SPREAD = 1e-6
 # Bits of a predictor's weights that are kept: their noise is far below what prediction leaves, and files are smaller.
 _WEIGHT_BITS = 7
 # Operations of predicting from both planes, as a part of those of computing a token, above which one plane must do.
-_RESTORE_SHARE = 0.015
+_RESTORE_SHARE = 0.045
 
 
 def learn(samples: Sequence[Snapshot], fingerprint: str, parameters: int) -> Recipe:
@@ -38,12 +38,19 @@ def learn(samples: Sequence[Snapshot], fingerprint: str, parameters: int) -> Rec
     recipe's file holds before anything is derived from them: who folds and who unfolds use the same.
     """
     sections = []
+    both = _pays(samples[0], parameters) if samples else False
     for number in range(min((len(snapshot.sections) for snapshot in samples), default=0)):
         cut = [snapshot.sections[number] for snapshot in samples]
         usable = [s for s in cut if isinstance(s, Section) and _usable(s)]
         with ONE_THREAD:
-            sections.append(_learn_section(usable, parameters) if len(usable) == len(cut) else [])
+            sections.append(_learn_section(usable, both=both) if len(usable) == len(cut) else [])
     return Recipe(fingerprint, sections)
+
+
+def _pays(sample: Snapshot, parameters: int) -> bool:
+    """Whether predicting each plane from both planes is cheap beside computing a token with `parameters`."""
+    widths = [plane.rows.shape[1] // 2 for _, plane in sample.planes()]
+    return 4 * sum(width**2 for width in widths) < _RESTORE_SHARE * 2 * parameters
 
 
 def _usable(section: Section) -> bool:
@@ -51,13 +58,12 @@ def _usable(section: Section) -> bool:
     return kinds and fits(section.heads) and len(section.positions) > SINKS
 
 
-def _learn_section(samples: Sequence[Section], parameters: int) -> list[LayerRecipe]:
+def _learn_section(samples: Sequence[Section], *, both: bool) -> list[LayerRecipe]:
     layers = len(samples[0].planes) // 2
     turns = [Turn(s.heads.rope, s.positions) if s.heads.rope is not None else None for s in samples]
     widths = [plane.rows.shape[1] // 2 for plane in samples[0].planes]
     alike = len(set(widths[:layers])) == len(set(widths[layers:])) == 1
     predicts = alike and max(widths) <= _WIDEST_PREDICTED
-    both = 8 * layers * max(widths) ** 2 < _RESTORE_SHARE * 2 * parameters
     middle = LADDER[PRESETS["balanced"] - 1]
     recipe: list[LayerRecipe] = []
     seen: tuple[F32, F32] | None = None

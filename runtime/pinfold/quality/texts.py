@@ -24,7 +24,7 @@ GATE: Mapping[str, Source] = {
     "prose": ("prose", "booleans", "numbers", "strings", "typesseq", "assignment", "exprlists"),
 }
 HELD_OUT: Mapping[str, Source] = {
-    "tools": ("tools", "shutil", "tempfile", "inspect", "textwrap"),
+    "tools": ("tools", "shutil", "tempfile", "inspect", "calendar"),
     "code": ("code", "argparse"),
     "code and docs": ("code", "json.decoder", "heapq", "fractions"),
     "prose": ("prose", "compound", "import", "class"),
@@ -53,7 +53,7 @@ def _tools(*modules: str) -> str:
 def _schemas(module: str) -> list[dict[str, object]]:
     schemas: list[dict[str, object]] = []
     for name, function in sorted(vars(importlib.import_module(module)).items()):
-        if name.startswith("_") or not inspect.isfunction(function):
+        if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module:
             continue
         parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
         schema = {

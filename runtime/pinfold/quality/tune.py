@@ -28,9 +28,9 @@ log = logging.getLogger("pinfold.quality")
 GATES = {"balanced": "k8v4", "compact": "k8v3"}
 """preset -> the scheme whose mean divergence, on the same tokens, it may not exceed."""
 
-_LEARNT = 1024
+_LEARNT = 896
 _GATE_PREFIX, _GATE_TOKENS = 640, 160
-_PROBE_TOKENS = 64
+_PROBE_TOKENS = 48
 # Part of the gate's divergence that a rung may reach: the gate's few tokens do not stand for all.
 _MARGIN = 0.97
 # Steps of the probes: coarse, so that one plane's loss stands out from the engine's own rounding.

@@ -95,7 +95,7 @@ def read_portable(path: Path) -> PortableSession:
         StoreError: it cannot be read.
     """
     try:
-        with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        with FileIO(path, opener=_open) as file:
             return _read(file, os.fstat(file.fileno()))
     except DamagedError as e:
         msg = f"{path} is no session that can be imported: {e}. Nothing was stored; export the session again."
@@ -138,6 +138,10 @@ def _put_in_place(files: FileSystem, part: Path, path: Path, *, replace: bool) -
 
 def _in_the_way(path: Path) -> StoreError:
     return StoreError(f"{path} is there already. Give another name, or --force to replace it.")
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would never open
 
 
 def _read(file: FileIO, about: os.stat_result) -> PortableSession:
