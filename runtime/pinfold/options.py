@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, SecretBytes, ValidationError, field_validator, model_validator
 
@@ -74,6 +74,7 @@ class RuntimeOptions(Options):
     Attributes:
         engine: ``auto`` (chosen by the probe), ``llama.cpp`` or ``scripted``.
         n_ctx: tokens that one request may use, prompt and answer together; cut to what the model was trained for.
+            ``auto`` is the most that the memory which is free now holds; `Runtime.capabilities` says how it came to it.
         kv_cells: tokens of KV that the engine holds for all sessions together; default 2 times n_ctx.
         kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of
             the machine's memory and at most 4 GiB; 0 is none.
@@ -97,7 +98,7 @@ class RuntimeOptions(Options):
     """
 
     engine: str = "auto"
-    n_ctx: int = Field(default=8192, ge=64)
+    n_ctx: Annotated[int, Field(ge=64)] | Literal["auto"] = 8192
     kv_cells: int | None = Field(default=None, ge=64)
     kv_memory: int | None = Field(default=None, ge=0)
     kv_resident: str = "f16"
@@ -128,7 +129,7 @@ class RuntimeOptions(Options):
 
     @model_validator(mode="after")
     def _cells_hold_one_request(self) -> Self:
-        if self.kv_cells is not None and self.kv_cells < self.n_ctx:
+        if self.kv_cells is not None and self.n_ctx != "auto" and self.kv_cells < self.n_ctx:
             msg = f"kv_cells={self.kv_cells} cannot hold one request of n_ctx={self.n_ctx} tokens"
             raise ValueError(msg)
         return self

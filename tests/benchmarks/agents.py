@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def open_runtime(args: argparse.Namespace) -> Runtime:
-    return Runtime(args.model, n_ctx=N_CTX, kv_cells=CELLS, n_threads=args.threads)
+    return Runtime(args.model, n_ctx=N_CTX, kv_cells=CELLS, n_threads=args.threads, store="off")
 
 
 def open_peers(args: argparse.Namespace, runtime: Runtime, systems: Sequence[str]) -> list[Peer]:

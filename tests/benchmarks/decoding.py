@@ -28,7 +28,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7, help="times that everything is measured in turn")
     options.add_argument("--forks", type=int, default=100)
     args = options.parse_args()
-    with Runtime(args.model, n_ctx=N_CTX, n_threads=args.threads, max_sequences=MAX_SEQUENCES) as runtime:
+    with Runtime(args.model, n_ctx=N_CTX, n_threads=args.threads, max_sequences=MAX_SEQUENCES, store="off") as runtime:
         speed_figures, speed_table = measure_speed(runtime, args)
         batch_figure, batch_table = measure_concurrency(runtime, args)
         fork_figure = measure_fork(runtime, args.forks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = [
     "PrefillBar",
     "Store",
     "Stored",
+    "make_root",
     "no_store",
     "opened",
     "root_of",
@@ -127,9 +129,19 @@ def no_store(root: Path | None) -> str | None:
 
     if root is None:
         return "No sessions are kept on disk: the store is off. Name its folder with --store or PINFOLD_STORE."
-    if sessions_folder(root).exists():
+    if os.path.lexists(sessions_folder(root)):
         return None
     return f"There is no store in {root} yet. Make a pin with `pinfold spill`, or name its folder with --store."
+
+
+def make_root(root: Path) -> None:
+    """Makes the folder of a store, private, if it is not there. Raises StoreError."""
+    from pinfold.store.files import store_error
+
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        raise store_error(e, root) from e
 
 
 @contextmanager
@@ -147,6 +159,8 @@ def stored(store: str, *, make: bool = False) -> Iterator[Stored]:
     missing = no_store(root)
     if root is None or (missing is not None and not make):
         raise StoreError(missing)
+    if make:
+        make_root(root)
     key = store_key(RuntimeOptions())
     with SessionStore(sessions_folder(root), budget=_NO_BUDGET, key=key) as sessions:
         yield Stored(sessions, RecipeFiles(root / "models"))

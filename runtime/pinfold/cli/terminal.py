@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = ["aside", "console", "error", "is_terminal", "json_out", "safe", "size", "span", "table", "yes_no"]
+
+# Columns of a table that goes to a file or a pipe, where nothing needs to be folded.
+_WIDE = 200
 
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 del _CONTROLS[ord("\n")], _CONTROLS[ord("\t")]
@@ -59,6 +63,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
         grid.add_row(*(Text(safe(cell)) for cell in row))
     out = console()
     out.soft_wrap = False
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = _WIDE
     out.print(grid)
 
 

@@ -91,16 +91,17 @@ class ScriptedEngine:
         self._script = script
         self._taken = 0
         self._sequences = [_Sequence([]) for _ in range(options.max_sequences)]
-        n_cells = options.kv_cells or 2 * options.n_ctx
+        n_ctx = 8192 if options.n_ctx == "auto" else options.n_ctx
+        n_cells = options.kv_cells or 2 * n_ctx
         self._cells = CellLedger(n_cells, options.max_sequences)
         self.tokenizer = ScriptedTokenizer()
-        model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, options.n_ctx, 0, _TEMPLATE)
+        model = ModelInfo("scripted", "scripted", "scripted", ScriptedTokenizer.n_vocab, n_ctx, 0, _TEMPLATE)
         modes = (Mode("prefix reuse", True, True, "any prefix"), Mode("fork", True, True, "copies token ids only"))
         self.capabilities = Capabilities(
             "scripted",
             "none",
             model,
-            options.n_ctx,
+            n_ctx,
             n_cells,
             options.max_sequences,
             "any",

@@ -50,7 +50,7 @@ def learn(samples: Sequence[Snapshot], fingerprint: str, parameters: int) -> Rec
 def _pays(sample: Snapshot, parameters: int) -> bool:
     """Whether predicting each plane from both planes is cheap beside computing a token with `parameters`."""
     widths = [plane.rows.shape[1] // 2 for _, plane in sample.planes()]
-    return 4 * sum(width**2 for width in widths) < _RESTORE_SHARE * 2 * parameters
+    return bool(4 * sum(width**2 for width in widths) < _RESTORE_SHARE * 2 * parameters)
 
 
 def _usable(section: Section) -> bool:

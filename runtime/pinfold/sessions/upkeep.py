@@ -215,9 +215,12 @@ class Upkeep:
 
     def _was_read(self, entry: Entry, folded: FoldedKV | None) -> None:
         self._at_work.discard(entry)
-        if folded is None or entry.parked is not None or entry not in self._manager.space.shelf:
+        space = self._manager.space
+        if entry in space.shelf and entry.tier == "lost":
+            space.forget(entry)  # a pin: its next use computes it again
+        if folded is None or entry.parked is not None or entry not in space.shelf:
             return
-        if self._manager.space.has_memory_for(len(folded.data)):
+        if space.has_memory_for(len(folded.data)):
             entry.parked = Parked(len(entry.tokens), None, folded)
         else:
             self._failed.add(entry)

@@ -213,6 +213,7 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
     quantized = loaded.kv_types.quantized
     modes = (
         Mode("prefix reuse", True, True, reuse if loaded.trims else cannot_cut),
+        Mode("n_ctx", True, True, loaded.context_reason),
         Mode("fork", True, True, "shares KV cells, copies no bytes"),
         Mode("trim", loaded.trims, loaded.trims, "verified after every cut" if loaded.trims else cannot_cut),
         Mode("snapshot", True, True, "byte-exact state of one sequence"),

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,8 @@ from pinfold.engines.llama_cpp.heads import describe_heads
 from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
 from pinfold.engines.llama_cpp.library import load_library, recent_errors
 from pinfold.engines.llama_cpp.tokenizer import LlamaTokenizer
-from pinfold.errors import CacheFullError, ModelFormatError, ModelNotFoundError
+from pinfold.engines.memory import Fitted, fit_context, free_memory
+from pinfold.errors import CacheFullError, ModelFormatError, ModelNotFoundError, UnsupportedModeError
 from pinfold.kv.snapshot import Heads
 from pinfold.options import RuntimeOptions
 
@@ -46,6 +48,7 @@ class Loaded:
     max_tokens: int
     max_rows: int
     bytes_per_token: int
+    context_reason: str
     trims: bool
     facets: dict[str, str]
     heads: tuple[Heads, ...]
@@ -92,12 +95,14 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
     kv_types = parse_kv_types(options.kv_resident, head_size=k_size, on_gpu=on_gpu)
     if kv_types.quantized and not on_gpu:
         log.warning("kv_resident=%s saves memory but makes prefill 2-3 times slower on a CPU; f16 is fast.", kv_types)
-    n_ctx = min(options.n_ctx, info.n_ctx_train or options.n_ctx)
+    heads = lib.llama_model_n_head_kv(model) * info.n_layer
+    bytes_per_token = kv_types.bytes_of(heads * k_size, heads * v_size)
+    fitted = _context_length(options, info, bytes_per_token, on_gpu)
+    n_ctx = fitted.n_ctx
     n_cells = _round_up(options.kv_cells or 2 * n_ctx, 256)
     max_tokens = _round_up(options.prefill_chunk + options.max_sequences, 64)
     max_rows = min(max_tokens, max(64, options.max_sequences))
     context = _open_context(lib, model, options, kv_types, n_cells, max_tokens, max_rows)
-    heads = lib.llama_model_n_head_kv(model) * info.n_layer
     return Loaded(
         lib=lib,
         model=model,
@@ -110,11 +115,24 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
         n_ctx=n_ctx,
         max_tokens=max_tokens,
         max_rows=max_rows,
-        bytes_per_token=kv_types.bytes_of(heads * k_size, heads * v_size),
+        bytes_per_token=bytes_per_token,
+        context_reason=fitted.reason,
         trims=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
         facets=_facets(lib, model, info, kv_types),
         heads=describe_heads(lib, model, lambda key: _meta(lib, model, f"{info.architecture}.{key}"), k_size, v_size),
     )
+
+
+def _context_length(options: RuntimeOptions, info: ModelInfo, bytes_per_token: int, on_gpu: bool) -> Fitted:
+    if options.n_ctx != "auto":
+        n_ctx = min(options.n_ctx, info.n_ctx_train or options.n_ctx)
+        return Fitted(
+            n_ctx, "as set" if n_ctx == options.n_ctx else f"cut to the {n_ctx} that the model was trained for"
+        )
+    if on_gpu and sys.platform != "darwin":
+        msg = "n_ctx='auto' measures main memory, and the KV goes to the GPU's. Give n_ctx a number."
+        raise UnsupportedModeError(msg)
+    return fit_context(free_memory(), bytes_per_token, info.n_ctx_train, options.kv_cells)
 
 
 def _open_context(
