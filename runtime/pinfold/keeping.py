@@ -94,8 +94,8 @@ def _open_store(
 
         facets = {**engine.capabilities.facets, "weights": weights}
         vault = Vault(store, notes, model, facets)
-        folder.find_recipe = vault.recipe
-        folder.recipe = vault.current_recipe()
+        folder.find_recipe = vault.recipes.get
+        folder.recipe = vault.recipes.current()
         manager.library.attach(vault)
 
     if path is None:

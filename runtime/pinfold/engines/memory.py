@@ -39,7 +39,8 @@ def fit_context(free: int, bytes_per_token: int, n_ctx_train: int, n_cells: int 
     if fits < _LEAST:
         msg = (
             f"n_ctx='auto': {budget >> 20} MiB, half of the memory that is free, hold {fits} tokens at "
-            f"{bytes_per_token} bytes each, fewer than {_LEAST}. Free some memory, or set n_ctx and a smaller kv_resident type."
+            f"{bytes_per_token} bytes each, fewer than {_LEAST}. Free some memory, or set n_ctx and a smaller "
+            f"kv_resident type."
         )
         raise UnsupportedModeError(msg)
     n_ctx = min(fits, n_ctx_train or fits)

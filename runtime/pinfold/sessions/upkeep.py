@@ -319,7 +319,7 @@ class Upkeep:
         self._folder.recipe = recipe
         vault = self.vault
         if vault is not None and not vault.store.read_only:
-            self._folder.later(lambda: vault.keep_recipe(recipe))
+            self._folder.later(lambda: vault.recipes.keep(recipe))
 
     def _end_calibration(self) -> None:
         if self._calibration is not None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from pinfold.errors import SessionCorruptError, SessionError, StoreError
 from pinfold.kv.codec import FoldedKV, codec_of
-from pinfold.kv.recipe import Recipe
-from pinfold.kv.recipe_file import dump_recipe, load_recipe
+from pinfold.sessions.model_recipes import ModelRecipes
 from pinfold.sessions.pins import PinRecord
 from pinfold.sessions.shelf import Entry, Kind
 from pinfold.store import (
@@ -37,12 +36,12 @@ _MOST_EXTRA = 48 << 10
 class Vault:
     """The store of one engine. Safe from any thread."""
 
-    def __init__(self, store: SessionStore, recipes: RecipeFiles, model: str, facets: Mapping[str, str]) -> None:
+    def __init__(self, store: SessionStore, files: RecipeFiles, model: str, facets: Mapping[str, str]) -> None:
         self.store = store
-        self.recipes = recipes
         self._model = model
         self._facets = dict(facets)
         self.fingerprint = fingerprint_of(self._facets)
+        self.recipes = ModelRecipes(files, self.fingerprint)
 
     def find(self, tokens: Sequence[int], salt: str | None, *, whole: bool) -> StoredMatch | None:
         """The stored session with the longest prefix of `tokens`; None where there is none or the store fails."""
@@ -161,27 +160,6 @@ class Vault:
         except (StoreError, SessionError) as e:
             log.warning("the stored session %r could not be read: %s", name, e)
         return None
-
-    def recipe(self, digest: str) -> Recipe | None:
-        """The recipe of that digest, None if it is not here or is another."""
-        data = self.recipes.read(digest)
-        try:
-            recipe = load_recipe(data) if data is not None else None
-        except SessionCorruptError as e:
-            log.warning("a recipe could not be read: %s", e)
-            return None
-        return recipe if recipe is not None and recipe.digest() == digest else None
-
-    def current_recipe(self) -> Recipe | None:
-        """The recipe of this engine's model, if one was kept."""
-        name = self.recipes.read("current " + self.fingerprint)
-        return self.recipe(name.decode("ascii", "replace")) if name is not None else None
-
-    def keep_recipe(self, recipe: Recipe) -> None:
-        """Keeps a recipe for this engine's model. Raises StoreError."""
-        digest = recipe.digest()
-        self.recipes.write(digest, dump_recipe(recipe))
-        self.recipes.write("current " + self.fingerprint, digest.encode())
 
 
 def _automatic(found: StoredEntry) -> bool:

@@ -13,11 +13,28 @@ from pinfold.errors import ModelNotFoundError
 def test_help_names_every_command_and_opens_no_runtime(run, runtime) -> None:
     result = run("--help")
     assert result.exit_code == 0
-    assert {"doctor", "chat", "pins", "models"} <= set(re.findall(r"\w+", result.output))
+    commands = {"doctor", "chat", "pins", "models", "ls", "show", "rm", "warm", "spill", "export", "import"}
+    assert commands <= set(re.findall(r"\w+", result.output))
     assert runtime.opened == []
 
 
-@pytest.mark.parametrize("command", [["doctor"], ["chat"], ["pins"], ["pins", "check"], ["models"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["doctor"],
+        ["chat"],
+        ["pins"],
+        ["pins", "check"],
+        ["models"],
+        ["ls"],
+        ["show"],
+        ["rm"],
+        ["warm"],
+        ["spill"],
+        ["export"],
+        ["import"],
+    ],
+)
 def test_every_command_has_help(run, command: list[str]) -> None:
     result = run(*command, "-h")
     assert result.exit_code == 0
