@@ -47,7 +47,7 @@ Then report whether the tests pass and whether the change is good. The reviewer 
 
 # Rules for code
 - Python 3, standard library only.
-- Whole numbers stay whole numbers: use // and not /. Remember that // rounds down.
+- Whole numbers stay whole numbers: use // and not /. a // b rounds down; (a + b - 1) // b rounds up; a % b is the rest.
 - A range ends before its last number: range(3) gives 0, 1, 2. A slice items[a:b] ends before b.
 - The first element of a list has index 0.
 - Money is counted in whole cents. Text is cut with slices and padded with format widths.

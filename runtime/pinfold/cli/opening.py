@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from pinfold.cli.terminal import console, is_terminal
-from pinfold.errors import StoreError
+from pinfold.errors import SessionCorruptError, StoreError
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "PrefillBar",
     "Store",
     "Stored",
+    "is_recipe",
     "make_root",
     "no_store",
     "opened",
@@ -114,6 +115,21 @@ class Stored:
 
     sessions: SessionStore
     recipes: RecipeFiles
+
+    def recipe(self, digest: str) -> bytes | None:
+        """The bytes of the recipe of that digest, verified; None where it is not here."""
+        data = self.recipes.read(digest)
+        return data if data is not None and is_recipe(data, digest) else None
+
+
+def is_recipe(data: bytes, digest: str) -> bool:
+    """Whether these are the bytes of the recipe of that digest."""
+    from pinfold.kv.recipe_file import load_recipe
+
+    try:
+        return load_recipe(data).digest() == digest
+    except SessionCorruptError:
+        return False
 
 
 def root_of(store: str) -> Path | None:

@@ -101,6 +101,11 @@ def _kept_recipes(engine: OpenEngine, options: RuntimeOptions) -> ModelRecipes |
     root = store_root(options, capabilities.engine)
     if root is None:
         return None
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        aside(f"what is learnt will not be kept: {e}", "yellow")
+        return None
     files = RecipeFiles(root / "models")
     path = capabilities.model.path
     weights = capabilities.model.identity if path is None else file_digest(path, files)

@@ -220,7 +220,7 @@ def _recipe_facts(kept: Stored, session: StoredSession) -> dict[str, Any]:
         _, digest = codec_of(session.payload)
     except SessionCorruptError as e:
         return {"recipe": None, "readable": False, "why": str(e)}
-    if digest is None or kept.recipes.read(digest) is not None:
+    if digest is None or kept.recipe(digest) is not None:
         return {"recipe": digest, "readable": True}
     return {"recipe": digest, "readable": False, "why": "its recipe is not here"}
 

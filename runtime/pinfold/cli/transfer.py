@@ -15,6 +15,7 @@ from pinfold.cli.opening import (
     NCtx,
     Store,
     Stored,
+    is_recipe,
     make_root,
     no_store,
     opened,
@@ -25,7 +26,7 @@ from pinfold.cli.pins import read_prompt
 from pinfold.cli.store import Which, facts_of, one_of, print_entry
 from pinfold.cli.terminal import aside, json_out, size
 from pinfold.engines.probe import AUTO
-from pinfold.errors import ModelError, SessionCorruptError, StoreError
+from pinfold.errors import InvalidRequestError, ModelError, SessionCorruptError, StoreError
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pinfold.store.portable import PortableSession
 
 __all__ = ["export", "import_", "spill"]
+
+_LONGEST_NAME = 200
 
 
 def spill(
@@ -93,6 +96,8 @@ def import_(
     """
     from pinfold.store.portable import read_portable
 
+    if name is not None:
+        _check_name(name)
     found = read_portable(file)
     try:
         digest = _check_payload(found)
@@ -100,7 +105,8 @@ def import_(
         msg = f"{file} is no session that can be imported: {e} Nothing was stored."
         raise SessionCorruptError(msg) from e
     with stored(store, make=True) as kept:
-        if digest is not None and found.recipe is not None and not _has_recipe(kept, digest):
+        # A recipe that is here also says what calibration found on this machine, and stays.
+        if digest is not None and found.recipe is not None and kept.recipe(digest) is None:
             kept.recipes.write(digest, found.recipe)
         entry = kept.sessions.put(_renewed(found.record, name), found.tokens, found.payload)
     _print(entry, as_json=as_json)
@@ -111,6 +117,12 @@ def _print(entry: StoredEntry, *, as_json: bool) -> None:
         json_out(facts_of(entry))
     else:
         print_entry(entry)
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= _LONGEST_NAME or name.startswith("auto:"):
+        msg = f"A name has 1 to {_LONGEST_NAME} characters and does not begin with 'auto:'; got {name!r}."
+        raise InvalidRequestError(msg)
 
 
 def _know_weights(model: str, root: Path) -> None:
@@ -151,8 +163,8 @@ def _recipe_of(kept: Stored, payload: memoryview) -> bytes | None:
     _, digest = codec_of(payload)
     if digest is None:
         return None
-    data = kept.recipes.read(digest)
-    if data is None or not _is_recipe(data, digest):
+    data = kept.recipe(digest)
+    if data is None:
         msg = f"The recipe {digest[:12]}, by which it was folded, is not in this store, so it cannot be exported."
         raise SessionCorruptError(msg)
     return data
@@ -176,25 +188,10 @@ def _check_payload(found: PortableSession) -> str | None:
     if digest is None and found.recipe is not None:
         msg = "it has a recipe that its payload does not need."
         raise SessionCorruptError(msg)
-    if digest is not None and not _is_recipe(found.recipe or b"", digest):
+    if digest is not None and not is_recipe(found.recipe or b"", digest):
         msg = "its recipe is not the one that its payload names."
         raise SessionCorruptError(msg)
     return digest
-
-
-def _has_recipe(kept: Stored, digest: str) -> bool:
-    """Whether the store has it: the one that is there knows what calibration found on this machine, and stays."""
-    data = kept.recipes.read(digest)
-    return data is not None and _is_recipe(data, digest)
-
-
-def _is_recipe(data: bytes, digest: str) -> bool:
-    from pinfold.kv.recipe_file import load_recipe
-
-    try:
-        return load_recipe(data).digest() == digest
-    except SessionCorruptError:
-        return False
 
 
 def _renewed(record: StoredRecord, name: str | None) -> StoredRecord:

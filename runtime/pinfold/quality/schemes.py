@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ __all__ = ["NOISE", "REFERENCES", "Scheme", "change_planes"]
 
 F32 = NDArray[np.float32]
 Change = Callable[[F32, Section, Plane], F32]
+
+# Points that stand for the normal distribution, each for an equal part of it.
+_SAMPLE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,10 @@ def _rotation(size: int) -> F32:
 @cache
 def _codebook(bits: int) -> F32:
     """The best levels for a normal distribution."""
-    sample = np.sort(np.random.default_rng(0).standard_normal(1 << 17))
+    upper = [NormalDist().inv_cdf(0.5 + (i + 0.5) / _SAMPLE) for i in range(_SAMPLE // 2)]
+    sample = np.array([-x for x in reversed(upper)] + upper)
     levels = np.quantile(sample, (np.arange(1 << bits) + 0.5) / (1 << bits))
-    for _ in range(100):
+    for _ in range(300):
         edges = np.searchsorted(sample, (levels[1:] + levels[:-1]) / 2)
         levels = np.array([part.mean() for part in np.split(sample, edges)])
     return levels.astype(np.float32)

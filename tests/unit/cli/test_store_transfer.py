@@ -140,6 +140,20 @@ class TestExportAndImport:
         with opened(sessions_folder(tmp_path / "to")) as store:
             assert sorted(entry.name for entry in store.entries()) == ["lib", "other"]
 
+    @pytest.mark.parametrize("name", ["", "auto:x", "n" * 201])
+    def test_a_name_that_is_none(self, export, take, tmp_path: Path, name: str) -> None:
+        export()
+        result = take("--name", name)
+        assert (result.exit_code, "A name has" in result.stderr) == (1, True)
+        assert not (tmp_path / "to").exists()
+
+    def test_show_says_whether_it_can_be_unfolded(self, run: Run, kept: SessionStore, tmp_path: Path, recipe) -> None:
+        args = ("show", "lib", "--json", "--store", str(tmp_path / "from"))
+        assert json.loads(run(*args).stdout)["why"] == "its recipe is not here"
+        RecipeFiles(tmp_path / "from" / "models").write(recipe.digest(), dump_recipe(recipe))
+        data = json.loads(run(*args).stdout)
+        assert (data["readable"], data["recipe"]) == (True, recipe.digest())
+
     def test_the_recipe_that_is_there_stays(self, export, take, tmp_path: Path, recipe: Recipe) -> None:
         export()
         known = Recipe(recipe.fingerprint, recipe.sections, {"balanced": 2, "compact": 3})
