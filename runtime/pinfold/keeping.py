@@ -15,6 +15,7 @@ from pinfold.sessions.fingerprint import digest_at_hand, file_digest
 from pinfold.sessions.folder import Folder
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.upkeep import IdleTimes, Upkeep
+from pinfold.store.files import store_error
 from pinfold.store.recipes import RecipeFiles
 
 __all__ = ["Post", "keep_sessions", "sessions_folder", "store_key", "store_root"]
@@ -84,7 +85,10 @@ def _open_store(
 ) -> None:
     from pinfold.store import SessionStore
 
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        raise store_error(e, root) from e
     store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=store_key(options))
     notes = RecipeFiles(root / "models")
     path = engine.capabilities.model.path
@@ -97,6 +101,8 @@ def _open_store(
         folder.find_recipe = vault.recipes.get
         folder.recipe = vault.recipes.current()
         manager.library.attach(vault)
+        if not store.read_only:
+            folder.later(vault.expire)
 
     if path is None:
         attach(engine.capabilities.model.identity)

@@ -164,6 +164,8 @@ class Worker:
 
     def _put_in_order(self) -> None:
         try:
+            self._upkeep.settle()
+            self._drain(0.0)  # what its thread had to say
             self._upkeep.flush()
         except Exception:
             log.exception("not everything was put on disk")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -39,12 +40,15 @@ def finish(steps: Generator[None, None, T]) -> T:
 def sensitive(keys: float, values: float, n_vocab: int = 16) -> Readout:
     """Logits that each token reads from one row of keys and values, by fixed weights of these sizes."""
 
-    def readout(k: F32, v: F32, token: int) -> F32:
+    @cache
+    def weights(k_width: int, v_width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         random = np.random.default_rng(3)
-        k_weights = random.normal(size=(n_vocab, k.shape[1])) * keys
-        v_weights = random.normal(size=(n_vocab, v.shape[1])) * values
+        return random.normal(size=(n_vocab, k_width)) * keys, random.normal(size=(n_vocab, v_width)) * values
+
+    def readout(k: F32, v: F32, token: int) -> F32:
+        of_keys, of_values = weights(k.shape[1], v.shape[1])
         row = token % len(k)
-        return (k_weights @ k[row] + v_weights @ v[row]).astype(np.float32)
+        return (of_keys @ k[row] + of_values @ v[row]).astype(np.float32)
 
     return readout
 

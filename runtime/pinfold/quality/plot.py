@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 
+from pinfold.kv.codec import EXACT
 from pinfold.quality.report import QualityReport, Row
 
 __all__ = ["svg"]
@@ -14,20 +15,26 @@ __all__ = ["svg"]
 _WIDTH, _HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 58, 56
 _STYLE = """
-svg { color: #1f2328; --ours: #0969da; --theirs: #bc4c00; --back: #ffffff }
-@media (prefers-color-scheme: dark) { svg { color: #e6edf3; --ours: #58a6ff; --theirs: #f0883e; --back: #0d1117 } }
-text { font: 12px system-ui, sans-serif; fill: currentColor }
-.back { fill: var(--back) }
+text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+.back { fill: #ffffff }
 .title { font-size: 15px; font-weight: 600 }
 .rung { font-size: 10px; opacity: .75 }
-.preset { font-weight: 600; fill: var(--ours) }
-.grid { stroke: currentColor; opacity: .15 }
-.axis { stroke: currentColor; opacity: .6 }
-.floor { stroke: currentColor; stroke-dasharray: 5 4; opacity: .7 }
-.ours { stroke: var(--ours); stroke-width: 2; fill: none }
-.dot { fill: var(--ours) }
-.ring { fill: none; stroke: var(--ours); stroke-width: 2 }
-.theirs { fill: var(--theirs) }
+.grid { stroke: #1f2328; opacity: .15 }
+.axis { stroke: #1f2328; opacity: .6 }
+.floor { stroke: #1f2328; stroke-dasharray: 5 4; opacity: .7 }
+.ours { stroke: #0969da; stroke-width: 2 }
+.ring { fill: none; stroke: #0969da; stroke-width: 2 }
+.dot { fill: #0969da }
+.preset { fill: #0969da; font-weight: 600 }
+.theirs { fill: #bc4c00 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 }
+  .back { fill: #0d1117 }
+  .grid, .axis, .floor { stroke: #e6edf3 }
+  .ours, .ring { stroke: #58a6ff }
+  .dot, .preset { fill: #58a6ff }
+  .theirs { fill: #f0883e }
+}
 """
 
 
@@ -110,8 +117,10 @@ def _ladder(frame: _Frame, report: QualityReport) -> Iterator[str]:
         yield _line(x1, y1, x2, y2, "ours")
     for number, (x, y, name) in enumerate(places):
         yield f'<circle class="dot" cx="{x}" cy="{y}" r="3.5"><title>{escape(name)}</title></circle>'
+        presets = [preset for preset, rung in report.rungs.items() if rung == name]
+        label, kind = ", ".join((*presets, name)), "preset" if presets else "rung"
         below = number % 2 == 0  # neighbours would write over each other
-        yield _text(x + (7 if below else -7), y + (14 if below else -8), name, "rung", "start" if below else "end")
+        yield _text(x + (9 if below else -9), y + (15 if below else -9), label, kind, "start" if below else "end")
 
 
 def _references(frame: _Frame, report: QualityReport) -> Iterator[str]:
@@ -122,13 +131,11 @@ def _references(frame: _Frame, report: QualityReport) -> Iterator[str]:
 
 
 def _presets(frame: _Frame, report: QualityReport) -> Iterator[str]:
-    at: dict[tuple[float, float], list[str]] = {}
-    for name, row in report.presets.items():
-        at.setdefault(frame.at(row), []).append(name)
-    for (x, y), names in at.items():
-        lossless = " (no loss)" if "exact" in names else ""
+    for x, y in sorted({frame.at(row) for row in report.presets.values()}):
         yield f'<circle class="ring" cx="{x}" cy="{y}" r="7"/>'
-        yield _text(x - 12, y - 22 if not lossless else y - 10, ", ".join(names) + lossless, "preset", "start")
+    x, y = frame.at(report.presets[EXACT])
+    lossless = [preset for preset, rung in report.rungs.items() if rung == EXACT]
+    yield _text(x + 13, y - 6, f"{', '.join(lossless)}: no loss", "preset")
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -107,7 +107,7 @@ def _codebook(bits: int) -> F32:
     """The best levels for a normal distribution."""
     upper = [NormalDist().inv_cdf(0.5 + (i + 0.5) / _SAMPLE) for i in range(_SAMPLE // 2)]
     sample = np.array([-x for x in reversed(upper)] + upper)
-    levels = np.quantile(sample, (np.arange(1 << bits) + 0.5) / (1 << bits))
+    levels: NDArray[np.float64] = np.quantile(sample, (np.arange(1 << bits) + 0.5) / (1 << bits))
     for _ in range(300):
         edges = np.searchsorted(sample, (levels[1:] + levels[:-1]) / 2)
         levels = np.array([part.mean() for part in np.split(sample, edges)])

@@ -99,10 +99,14 @@ class Upkeep:
             waits.append(left)
         return min(waits) if waits else None
 
-    def flush(self) -> None:
-        """Puts pins and sessions on disk that are not there yet, before the engine closes."""
+    def settle(self) -> None:
+        """Waits for what the folder's thread is doing; what comes of it has then been posted."""
         if self._calibration is not None:
             self._end_calibration()
+        self._folder.close()
+
+    def flush(self) -> None:
+        """Puts pins and sessions on disk that are not there yet, after `settle` and before the engine closes."""
         if self._can_save():
             for entry in self._manager.space.shelf:
                 if _is_named(entry) and entry.stored is None and entry not in self._at_work:

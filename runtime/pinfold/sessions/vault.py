@@ -130,6 +130,13 @@ class Vault:
         except (StoreError, SessionError) as e:
             log.info("a use was not noted: %s", e)
 
+    def expire(self) -> None:
+        """Lets pins whose time is over make room first; a failure is logged."""
+        try:
+            self.store.expire()
+        except (StoreError, SessionError) as e:
+            log.info("ended pins were not looked for: %s", e)
+
     def erase(self, entry: Entry, key: str | None) -> None:
         """Deletes what is stored of `entry`, under `key` or where it was put since; a failure is logged."""
         try:

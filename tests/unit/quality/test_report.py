@@ -118,9 +118,9 @@ class TestPicture:
     def test_it_shows_every_rung_reference_and_preset(self, report: QualityReport) -> None:
         root = ET.fromstring(svg(report))  # noqa: S314 - our own
         texts = {"".join(text.itertext()) for text in root.iter(f"{SVG}text")}
-        assert {*report.ladder, *report.reference} <= texts
-        assert any("balanced" in text for text in texts)
-        assert any("exact (no loss)" in text for text in texts)
+        presets = {rung: preset for preset, rung in report.rungs.items()}
+        assert {f"{presets[name]}, {name}" if name in presets else name for name in report.ladder} <= texts
+        assert {*report.reference, "exact: no loss"} <= texts
         assert sum(line.get("class") == "ours" for line in root.iter(f"{SVG}line")) == len(LADDER) - 1
 
     def test_everything_lies_inside(self, report: QualityReport) -> None:

@@ -62,6 +62,9 @@ class Process:
         return {s.name: s.tier for s in self.manager.sessions()}.get(name, "lost")
 
     def stop(self) -> None:
+        self.upkeep.settle()
+        while self.posted:
+            self.posted.pop(0)()
         self.upkeep.flush()
         vault = self.manager.library.vault
         if vault is not None:
