@@ -39,7 +39,9 @@ def quality(
     prefix: Annotated[int, typer.Option(min=64, help="Tokens of each of the four prompts that are folded.")] = 2000,
     tokens: Annotated[int, typer.Option(min=16, help="Tokens after each prompt that are evaluated.")] = 256,
     plot: Annotated[Path | None, typer.Option(help="Also draw sizes against losses, into this SVG file.")] = None,
-    recalibrate: Annotated[bool, typer.Option(help="Learn the model anew even if that was kept before.")] = False,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Learn the model anew even if that was kept before.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure what the presets save on MODEL and how far they move its answers, beside what others store.
