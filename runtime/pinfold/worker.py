@@ -81,7 +81,6 @@ class Worker:
                 future.set_exception(e)
 
         self._put(run)
-        self._end_rest()
         return future.result()
 
     @property

@@ -32,7 +32,7 @@ _LEARNT = 896
 _GATE_PREFIX, _GATE_TOKENS = 640, 160
 _PROBE_TOKENS = 48
 # Part of the gate's divergence that a rung may reach: the gate's few tokens do not stand for all.
-_MARGIN = 0.97
+_MARGIN = 0.9
 # Steps of the probes: coarse, so that one plane's loss stands out from the engine's own rounding.
 _PROBE = {"k": 0.6, "v": 1.2}
 # How much of what the probes say is followed: they are short, and the loss of all planes is not quite their sum.
