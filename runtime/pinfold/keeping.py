@@ -101,6 +101,7 @@ def _open_store(
         folder.find_recipe = vault.recipes.get
         folder.recipe = vault.recipes.current()
         manager.library.attach(vault)
+        folder.later(folder.get_ready)
         if not store.read_only:
             folder.later(vault.expire)
 

@@ -76,6 +76,16 @@ class Folder:
         most = 8 * length * self._engine.capabilities.bytes_per_token + (1 << 20)
         return self._engine.close_snapshot(unfold(data, self._recipe_of, most_bytes=most))
 
+    def get_ready(self) -> None:
+        """Does now what the first unfolding would have to do besides: imports, looking for BLAS, the recipe's digest."""
+        from pinfold.kv import codec  # noqa: F401 - for later
+        from pinfold.kv.blas import ONE_THREAD
+
+        if self.recipe is not None:
+            self.recipe.digest()
+        with ONE_THREAD:
+            pass
+
     def later(self, job: Callable[[], None]) -> None:
         """Runs `job` on the folding thread, after those before it."""
         if self._thread is None:
