@@ -111,13 +111,14 @@ class BatchLoop:
                 self._fail(g, RequestTimeoutError(msg))
 
     def _admit(self) -> None:
+        alone = not self._running  # several that start together all find the cells cleared
         for g in list(self._waiting):
             if len(self._running) + _SPARE_SEQS >= self._capabilities.n_seq or not self._fits(g):
                 return
             if self._should_wait(g):
                 continue
             try:
-                self._start(g)
+                self._start(g, alone=alone)
             except PinfoldError as e:
                 self._fail(g, e)
             else:
@@ -152,13 +153,13 @@ class BatchLoop:
                     best, longest = other, shared
         return best, longest
 
-    def _start(self, g: Generation) -> None:
+    def _start(self, g: Generation, *, alone: bool) -> None:
         tokens, salt = g.tokens, g.job.salt
         other, length = g.waits_for or (None, 0)
         if other is not None and other.seq is not None and other.evaluated >= length:
             start = self._manager.start_from(other.seq, length)
         else:
-            start = self._manager.start(tokens, salt, cold=g.cold, alone=not self._running)
+            start = self._manager.start(tokens, salt, cold=g.cold, alone=alone)
         if start.note:
             g.note(start.note)
         g.started(start, self._use_pins(g, start.length))

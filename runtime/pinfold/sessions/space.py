@@ -22,8 +22,8 @@ __all__ = ["Copies", "KVSpace"]
 
 # Fewer idle cells slow a request down less than parking them costs: on the embedded model each costs a token 1.6 us.
 _IDLE_CELLS = 128
-# Entries parked before one request, at some milliseconds each.
-_MOST_PARKED_AT_ONCE = 4
+# Tokens copied before one request, at some milliseconds for each thousand.
+_MOST_COPIED_AT_ONCE = 6144
 
 
 class Copies(Protocol):
@@ -145,12 +145,14 @@ class KVSpace:
             return
         idle = [e for e in self.shelf if e.seq is not None and self._is_dead_weight(e, tokens)]
         idle.sort(key=lambda e: len(e.tokens), reverse=True)  # prefixes of a longer one then share its copy
-        parked = 0
+        copied = 0
         for entry in idle:
-            shares = entry.parked is not None or self._copy_of_longer(entry) is not None
-            if (shares or parked < _MOST_PARKED_AT_ONCE) and self._copy(entry, may_forget=False, keep=None):
+            has_raw = entry.parked is not None and entry.parked.raw is not None
+            shares = has_raw or self._copy_of_longer(entry) is not None
+            size = 0 if shares else len(entry.tokens)
+            if copied + size <= _MOST_COPIED_AT_ONCE and self._copy(entry, may_forget=False, keep=None):
                 self.leave_cells(entry)
-                parked += not shares
+                copied += size
 
     def _is_dead_weight(self, entry: Entry, tokens: Sequence[int]) -> bool:
         """Whether most of `entry` is of no use to `tokens`, or a good part of its cells is its own alone."""
