@@ -77,7 +77,7 @@ class Folder:
         return self._engine.close_snapshot(unfold(data, self._recipe_of, most_bytes=most))
 
     def get_ready(self) -> None:
-        """Does now what the first unfolding would have to do besides: imports, looking for BLAS, the recipe's digest."""
+        """Does now what the first unfolding would have to do besides: imports, finding BLAS, the recipe's digest."""
         from pinfold.kv import codec  # noqa: F401 - for later
         from pinfold.kv.blas import ONE_THREAD
 
