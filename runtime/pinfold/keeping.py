@@ -18,7 +18,7 @@ from pinfold.sessions.upkeep import IdleTimes, Upkeep
 from pinfold.store.files import store_error
 from pinfold.store.recipes import RecipeFiles
 
-__all__ = ["Post", "keep_sessions", "sessions_folder", "store_key", "store_root"]
+__all__ = ["Post", "keep_sessions", "recipes_folder", "sessions_folder", "store_key", "store_root"]
 
 log = logging.getLogger("pinfold.sessions")
 
@@ -74,6 +74,11 @@ def sessions_folder(root: Path) -> Path:
     return root / "sessions"
 
 
+def recipes_folder(root: Path) -> Path:
+    """Where what was learnt of models lies under a root."""
+    return root / "models"
+
+
 def _open_store(
     root: Path,
     engine: Engine,
@@ -90,7 +95,7 @@ def _open_store(
     except OSError as e:
         raise store_error(e, root) from e
     store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=store_key(options))
-    notes = RecipeFiles(root / "models")
+    notes = RecipeFiles(recipes_folder(root))
     path = engine.capabilities.model.path
 
     def attach(weights: str) -> None:

@@ -167,7 +167,7 @@ def stored(store: str, *, make: bool = False) -> Iterator[Stored]:
     Raises:
         StoreError: there is none, or it cannot be opened.
     """
-    from pinfold.keeping import sessions_folder, store_key
+    from pinfold.keeping import recipes_folder, sessions_folder, store_key
     from pinfold.store import SessionStore
     from pinfold.store.recipes import RecipeFiles
 
@@ -179,4 +179,4 @@ def stored(store: str, *, make: bool = False) -> Iterator[Stored]:
         make_root(root)
     key = store_key(RuntimeOptions())
     with SessionStore(sessions_folder(root), budget=_NO_BUDGET, key=key) as sessions:
-        yield Stored(sessions, RecipeFiles(root / "models"))
+        yield Stored(sessions, RecipeFiles(recipes_folder(root)))

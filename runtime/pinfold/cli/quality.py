@@ -93,7 +93,7 @@ def _recipe(engine: OpenEngine, options: RuntimeOptions, *, anew: bool) -> Recip
 
 def _kept_recipes(engine: OpenEngine, options: RuntimeOptions) -> ModelRecipes | None:
     """Where a Runtime of the same settings keeps the model's recipe; None if nothing is to be kept."""
-    from pinfold.keeping import store_root
+    from pinfold.keeping import recipes_folder, store_root
     from pinfold.sessions.fingerprint import file_digest
     from pinfold.sessions.model_recipes import ModelRecipes
     from pinfold.store import fingerprint_of
@@ -108,7 +108,7 @@ def _kept_recipes(engine: OpenEngine, options: RuntimeOptions) -> ModelRecipes |
     except OSError as e:
         aside(f"what is learnt will not be kept: {e}", "yellow")
         return None
-    files = RecipeFiles(root / "models")
+    files = RecipeFiles(recipes_folder(root))
     path = capabilities.model.path
     weights = capabilities.model.identity if path is None else file_digest(path, files)
     return ModelRecipes(files, fingerprint_of({**capabilities.facets, "weights": weights}))

@@ -127,6 +127,7 @@ def _check_name(name: str) -> None:
 
 def _know_weights(model: str, root: Path) -> None:
     """Notes the digest of a model's file. A Runtime learns that of a large file late, and a short one ends before."""
+    from pinfold.keeping import recipes_folder
     from pinfold.models import resolve
     from pinfold.sessions.fingerprint import file_digest
     from pinfold.store.recipes import RecipeFiles
@@ -136,7 +137,7 @@ def _know_weights(model: str, root: Path) -> None:
         return
     make_root(root)
     try:
-        file_digest(path, RecipeFiles(root / "models"))
+        file_digest(path, RecipeFiles(recipes_folder(root)))
     except OSError as e:
         msg = f"{path} cannot be read: {e.strerror or e}. Make it readable, or give another model."
         raise ModelError(msg) from e
