@@ -13,8 +13,9 @@ from pinfold.errors import StoreError
 from pinfold.options import RuntimeOptions
 from pinfold.sessions.fingerprint import digest_at_hand, file_digest
 from pinfold.sessions.folder import Folder
+from pinfold.sessions.idle import IdleTimes
 from pinfold.sessions.manager import SessionManager
-from pinfold.sessions.upkeep import IdleTimes, Upkeep
+from pinfold.sessions.upkeep import Upkeep
 from pinfold.store.files import store_error
 from pinfold.store.recipes import RecipeFiles
 

@@ -14,6 +14,8 @@ SYSTEM = {"role": "system", "content": "You keep the books of a harbour. Every b
 TASK = [{"role": "user", "content": "A barrel is missing. What do you do first?"}]
 OPTIONS: dict[str, Any] = {"n_ctx": 1024, "kv": "exact"}
 SALTS = ("a", "b")
+# A pin is read ahead: a new process has it in memory as soon as that is done.
+FROM_DISK = ("disk", "memory")
 
 
 def ask(rt: Runtime, **more: Any) -> Any:
@@ -26,9 +28,9 @@ def test_a_pin_goes_on_after_a_restart_and_answers_as_a_cold_start(smollm2: str,
         rt.pin([SYSTEM], name="books")
         rt.session("task", pin="books").chat(TASK, max_tokens=4)
     with Runtime(smollm2, store=tmp_path / "store", **OPTIONS) as rt:
-        assert [(p.name, p.tier) for p in rt.pins()] == [("books", "disk")]
+        assert [(p.name, p.tier in FROM_DISK) for p in rt.pins()] == [("books", True)]
         warm = ask(rt)
-        assert warm.cache.hit_kind == "disk"
+        assert warm.cache.hit_kind in FROM_DISK
         assert warm.usage.cached_tokens > 150
         assert warm.timings.restore_s > 0
         prompt = list(rt._prepare.chat([SYSTEM, *TASK], {})._fields["tokens"])

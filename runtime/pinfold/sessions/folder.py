@@ -8,9 +8,11 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pinfold.engines.base import Engine
+from pinfold.errors import PinfoldError
 from pinfold.kv.recipe import LADDER, Recipe, Rung
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["Folder"]
 log = logging.getLogger("pinfold.sessions")
 
 _LOWEST_PRIORITY = 19
+
+T = TypeVar("T")
 
 
 class Folder:
@@ -37,7 +41,7 @@ class Folder:
         self.preset = preset
         self.recipe: Recipe | None = None
         self.find_recipe: Callable[[str], Recipe | None] = lambda _: None
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
@@ -86,12 +90,14 @@ class Folder:
         with ONE_THREAD:
             pass
 
-    def later(self, job: Callable[[], None]) -> None:
-        """Runs `job` on the folding thread, after those before it."""
+    def later(self, job: Callable[[], T]) -> Future[T]:
+        """Runs `job` on the folding thread, after those before it; cancelled before that, it never runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="pinfold-fold", daemon=True)
             self._thread.start()
-        self._jobs.put(job)
+        future: Future[T] = Future()
+        self._jobs.put((job, future))
+        return future
 
     def close(self) -> None:
         """Ends the thread once its jobs are done."""
@@ -107,11 +113,17 @@ class Folder:
 
     def _work(self) -> None:
         _step_back()
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception:
-                log.exception("a session was not folded or stored; it stays where it is")
+        while (each := self._jobs.get()) is not None:
+            job, future = each
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = job()
+                except Exception as e:
+                    if not isinstance(e, PinfoldError):
+                        log.exception("a session was not folded, stored or read; it stays where it is")
+                    future.set_exception(e)
+                else:
+                    future.set_result(result)
 
 
 def _step_back() -> None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from pinfold.engines.base import Engine
 from pinfold.errors import EngineError, PinNotFoundError, SessionError, SessionNotFoundError, StoreError
 from pinfold.sessions.pins import PinBook, PinRecord
-from pinfold.sessions.shelf import Entry, Kind, Shelf
+from pinfold.sessions.shelf import Entry, Kind, Parked, Shelf
 
 if TYPE_CHECKING:
-    from pinfold.kv.codec import FoldedKV
     from pinfold.sessions.folder import Folder
     from pinfold.sessions.vault import Vault
 
@@ -113,12 +112,18 @@ class Library:
             raise EngineError(msg)
         return self.folder.unfold(data, length)
 
-    def read(self, entry: Entry) -> FoldedKV:
-        """What the disk has of `entry`. Raises SessionError or StoreError; it is then no longer there for us."""
+    def read(self, entry: Entry) -> Parked:
+        """What the disk has of `entry`, unfolded where that was done ahead.
+
+        Raises:
+            SessionError, StoreError: it cannot be read, and is then no longer there for us.
+        """
+        if entry.ahead is not None and not entry.ahead.cancel():
+            return entry.ahead.result()  # on its way, and nothing else runs on this thread meanwhile
         if self.vault is None:
             msg = f"{entry.label} is on disk, and there is no store."
             raise SessionNotFoundError(msg)
-        return self.vault.load(entry)
+        return Parked(len(entry.tokens), None, self.vault.load(entry))
 
     def note_use(self, entry: Entry) -> None:
         """Tells the store now and then that `entry` is in use."""

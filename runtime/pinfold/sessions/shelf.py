@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -53,7 +54,8 @@ class Entry:
 
     It is resident while `seq` is set, which then holds exactly its KV, in memory while `parked` is, and on disk while
     `stored` is, the store's key; maybe all of these. `used_at` is when it was used, by the monotonic clock,
-    and `noted_at` when the store was told. `erased`: it must not be on disk any more.
+    and `noted_at` when the store was told. `erased`: it must not be on disk any more. `ahead`: what is on
+    disk is being read before anyone asks for it.
     """
 
     kind: Kind
@@ -69,6 +71,7 @@ class Entry:
     used_at: float = 0.0
     noted_at: float = 0.0
     erased: bool = False
+    ahead: Future[Parked] | None = None
 
     @property
     def tier(self) -> Tier:

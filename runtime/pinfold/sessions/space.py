@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pinfold.engines.base import Engine
 from pinfold.errors import CacheFullError
 from pinfold.sessions.prefix_tree import common_prefix
 from pinfold.sessions.shelf import Entry, Parked, Shelf
-
-if TYPE_CHECKING:
-    from pinfold.kv.codec import FoldedKV
 
 __all__ = ["Copies", "KVSpace"]
 
@@ -35,7 +32,7 @@ class Copies(Protocol):
     def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
         """The engine's bytes of `length` folded tokens. Raises SessionCorruptError."""
 
-    def read(self, entry: Entry) -> FoldedKV:
+    def read(self, entry: Entry) -> Parked:
         """What the disk has of `entry`. Raises SessionError or StoreError; `entry.stored` is then None."""
 
 
@@ -126,14 +123,14 @@ class KVSpace:
     def _state(self, entry: Entry) -> tuple[memoryview, int]:
         """The engine's bytes of `entry`, and of how many tokens they are."""
         parked = entry.parked
-        if parked is not None and parked.raw is not None:
+        if parked is None:
+            parked = self._copies.read(entry)
+            if self.has_memory_for(parked.nbytes):
+                entry.parked = parked
+        if parked.raw is not None:
             return parked.raw, parked.length
-        if parked is not None and parked.folded is not None:
-            return self._copies.unfold(parked.folded.data, parked.length), parked.length
-        folded = self._copies.read(entry)
-        if self.has_memory_for(len(folded.data)):
-            entry.parked = Parked(len(entry.tokens), None, folded)
-        return self._copies.unfold(folded.data, len(entry.tokens)), len(entry.tokens)
+        folded = parked.folded.data if parked.folded is not None else b""
+        return self._copies.unfold(folded, parked.length), parked.length
 
     def clear_for(self, tokens: Sequence[int], reused: int) -> None:
         """Parks idle entries that a request for `tokens`, begun on `reused` shared cells, does not need.

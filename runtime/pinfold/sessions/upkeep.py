@@ -9,44 +9,26 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 from pinfold.engines.base import Engine
-from pinfold.errors import PinfoldError
 from pinfold.sessions.folder import Folder
+from pinfold.sessions.idle import IdleTimes
+from pinfold.sessions.learning import Learning
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.shelf import Entry, Kind, Parked
 
 if TYPE_CHECKING:
     from pinfold.kv.codec import FoldedKV
-    from pinfold.kv.recipe import Recipe
     from pinfold.sessions.vault import Vault
 
-__all__ = ["IdleTimes", "Upkeep"]
+__all__ = ["Upkeep"]
 
 log = logging.getLogger("pinfold.sessions")
 
-
-@dataclass(frozen=True, slots=True)
-class IdleTimes:
-    """Seconds without a use after which kept KV moves on.
-
-    Attributes:
-        fold: a copy in memory is folded; `pressed` where memory is short.
-        save: a pin or named session is put on disk as well.
-        resident: it leaves the engine's cells for memory.
-        memory: what is on disk leaves memory, pins excepted.
-        calibrate: the engine without a request: it then learns how to fold the model, once.
-    """
-
-    fold: float = 300.0
-    pressed: float = 10.0
-    save: float = 3.0
-    resident: float = 300.0
-    memory: float = 1800.0
-    calibrate: float = 5.0
+T = TypeVar("T")
 
 
 class Upkeep:
@@ -66,9 +48,7 @@ class Upkeep:
         self._times = times
         self._post = post
         self._quiet_since = time.monotonic()
-        self._calibration: Generator[None, None, Recipe] | None = None
-        self._seq: int | None = None
-        self._cannot_calibrate = False
+        self._learning = Learning(engine, manager.space)
         self._at_work: set[Parked | Entry] = set()
         self._failed: set[Entry] = set()
         self._stuck: set[Entry] = set()
@@ -84,25 +64,24 @@ class Upkeep:
 
     def step(self) -> float | None:
         """Does what is due; returns the seconds until it wants to be called again, None for never."""
-        if self._calibration is not None:
-            self._calibrate(self._calibration)
+        if self._learning.runs:
+            self._learn()
             return 0.0
         now = time.monotonic()
         waits: list[float] = []
         for entry in self._manager.space.shelf:
             waits += self._care_for(entry, now)
-        if self._folder.wants_recipe and not self._cannot_calibrate and self._has_work_for_a_recipe():
+        if self._folder.wants_recipe and not self._learning.failed and self._has_work_for_a_recipe():
             left = self._quiet_since + self._times.calibrate - now
             if left <= 0:
-                self._begin_calibration()
+                self._learning.begin()
                 return 0.0
             waits.append(left)
         return min(waits) if waits else None
 
     def settle(self) -> None:
         """Waits for what the folder's thread is doing; what comes of it has then been posted."""
-        if self._calibration is not None:
-            self._end_calibration()
+        self._learning.end()
         self._folder.close()
 
     def flush(self) -> None:
@@ -141,7 +120,7 @@ class Upkeep:
         return self.vault is not None and not self.vault.store.read_only
 
     def _wants_saving(self, entry: Entry) -> bool:
-        waits_for_recipe = self._folder.wants_recipe and not self._cannot_calibrate
+        waits_for_recipe = self._folder.wants_recipe and not self._learning.failed
         return (
             self._can_save()
             and _is_named(entry)
@@ -182,64 +161,53 @@ class Upkeep:
         state, length = self._state_of(entry)
         if vault is None:
             return
-        self._at_work.add(entry)
 
-        def work() -> None:
+        def save() -> FoldedKV:
             folded = ready
-            try:
-                if folded is None:
-                    known = state if state is not None else self._folder.unfold(self._copy_of(vault, entry), length)
-                    folded = self._folder.fold(known, length)
-                vault.save(entry, folded)
-            except PinfoldError as e:
-                log.warning("%s stays in memory: %s", entry.label, e)
-                self._post(lambda: self._failed.add(entry))
-            finally:
-                self._post(lambda: self._saved(entry, folded))
+            if folded is None:
+                known = state if state is not None else self._folder.unfold(self._copy_of(vault, entry), length)
+                folded = self._folder.fold(known, length)
+            vault.save(entry, folded)
+            return folded
 
-        self._folder.later(work)
+        self._hand_over(entry, save, lambda saved: self._saved(entry, saved))
 
-    def _read(self, entry: Entry) -> None:
-        vault = self.vault
-        if vault is None:
-            return
-        self._at_work.add(entry)
-
-        def work() -> None:
-            folded = None
-            try:
-                folded = vault.load(entry)
-            except PinfoldError as e:
-                log.warning("%s could not be read: %s", entry.label, e)
-                self._post(lambda: self._failed.add(entry))
-            finally:
-                self._post(lambda: self._was_read(entry, folded))
-
-        self._folder.later(work)
-
-    def _was_read(self, entry: Entry, folded: FoldedKV | None) -> None:
-        self._at_work.discard(entry)
-        space = self._manager.space
-        if entry in space.shelf and entry.tier == "lost":
-            space.forget(entry)  # a pin: its next use computes it again
-        if folded is None or entry.parked is not None or entry not in space.shelf:
-            return
-        if space.has_memory_for(len(folded.data)):
-            entry.parked = Parked(len(entry.tokens), None, folded)
-        else:
-            self._failed.add(entry)
-
-    def _saved(self, entry: Entry, folded: FoldedKV | None) -> None:
-        self._at_work.discard(entry)
+    def _saved(self, entry: Entry, saved: Future[FoldedKV]) -> None:
         self._stuck.discard(entry)
         space = self._manager.space
-        if folded is None or entry not in space.shelf:
+        if not self._went_well(entry, saved, "stays in memory") or entry not in space.shelf:
             return
+        folded = saved.result()
         if entry.parked is not None:
             if entry.parked.length == len(entry.tokens):
                 entry.parked.folded = folded
         elif entry.kind >= Kind.AUTO_PIN and space.has_memory_for(len(folded.data)):
             entry.parked = Parked(len(entry.tokens), None, folded)
+
+    def _read(self, entry: Entry) -> None:
+        vault, space, length = self.vault, self._manager.space, len(entry.tokens)
+        if vault is None:
+            return
+        raw_bytes = length * self._engine.capabilities.bytes_per_token
+        unfolds = not space.memory_is_short and space.has_memory_for(2 * raw_bytes)
+
+        def read() -> Parked:
+            folded = vault.load(entry)
+            return Parked(length, self._folder.unfold(folded.data, length) if unfolds else None, folded)
+
+        entry.ahead = self._hand_over(entry, read, lambda copy: self._was_read(entry, copy))
+
+    def _was_read(self, entry: Entry, copy: Future[Parked]) -> None:
+        entry.ahead = None
+        space = self._manager.space
+        if entry in space.shelf and entry.tier == "lost":
+            space.forget(entry)  # a pin: its next use computes it again
+        if not self._went_well(entry, copy, "could not be read") or entry.parked or entry not in space.shelf:
+            return
+        if space.has_memory_for(copy.result().nbytes):
+            entry.parked = copy.result()
+        else:
+            self._failed.add(entry)
 
     def _fold(self, entry: Entry) -> None:
         parked = entry.parked
@@ -248,24 +216,32 @@ class Upkeep:
         if parked.folded is not None:
             parked.raw = None
             return
-        if self._folder.wants_recipe and not self._cannot_calibrate:
+        if self._folder.wants_recipe and not self._learning.failed:
             return
-        self._at_work.add(parked)
         state, length = parked.raw, parked.length
+        self._hand_over(parked, lambda: self._folder.fold(state, length), lambda folded: _folded(parked, folded))
 
-        def work() -> None:
-            folded = None
-            try:
-                folded = self._folder.fold(state, length)
-            finally:
-                self._post(lambda: self._folded(parked, folded))
+    def _hand_over(self, what: Parked | Entry, job: Callable[[], T], then: Callable[[Future[T]], None]) -> Future[T]:
+        """Has the folder's thread do `job` for `what`, and the engine's thread `then`."""
 
-        self._folder.later(work)
+        def back(done: Future[T]) -> None:
+            self._at_work.discard(what)
+            then(done)
 
-    def _folded(self, parked: Parked, folded: FoldedKV | None) -> None:
-        self._at_work.discard(parked)
-        if folded is not None:
-            parked.folded, parked.raw = folded, None
+        self._at_work.add(what)
+        future = self._folder.later(job)
+        future.add_done_callback(lambda done: self._post(lambda: back(done)))
+        return future
+
+    def _went_well(self, entry: Entry, done: Future[T], otherwise: str) -> bool:
+        """Whether there is a result; what went wrong is logged, and not tried again."""
+        if done.cancelled():
+            return False
+        error = done.exception()
+        if error is not None:
+            log.warning("%s %s: %s", entry.label, otherwise, error)
+            self._failed.add(entry)
+        return error is None
 
     @staticmethod
     def _copy_of(vault: Vault, entry: Entry) -> bytes | memoryview:
@@ -290,52 +266,23 @@ class Upkeep:
             for e in self._manager.space.shelf
         )
 
-    def _begin_calibration(self) -> None:
-        from pinfold.quality.tune import calibrate
-
-        space = self._manager.space
-        seq = self._seq = space.new_seq()
-
-        def room(cells: int) -> int:
-            space.make_room(cells)
-            return seq
-
-        log.info("learning how to fold this model; requests go first")
-        self._calibration = calibrate(self._engine, room)
-
-    def _calibrate(self, calibration: Generator[None, None, Recipe]) -> None:
-        failed = True
-        try:
-            next(calibration)
-            failed = False
-        except StopIteration as stop:
-            self._learnt(stop.value)
-            failed = False
-        except PinfoldError as e:
-            log.warning("the model could not be calibrated, its sessions are kept without loss: %s", e)
-        finally:
-            if failed:
-                self._cannot_calibrate = True
-                self._end_calibration()
-
-    def _learnt(self, recipe: Recipe) -> None:
-        self._end_calibration()
+    def _learn(self) -> None:
+        recipe = self._learning.step()
+        if recipe is None:
+            return
         self._folder.recipe = recipe
         vault = self.vault
         if vault is not None and not vault.store.read_only:
             self._folder.later(lambda: vault.recipes.keep(recipe))
 
-    def _end_calibration(self) -> None:
-        if self._calibration is not None:
-            self._calibration.close()
-            self._calibration = None
-        if self._seq is not None:
-            self._manager.space.abandon(self._seq)
-            self._seq = None
-
 
 def _is_named(entry: Entry) -> bool:
     return entry.kind is not Kind.RECENT
+
+
+def _folded(parked: Parked, folded: Future[FoldedKV]) -> None:
+    if folded.exception() is None:
+        parked.folded, parked.raw = folded.result(), None
 
 
 def _leave_memory(entry: Entry) -> None:

@@ -10,9 +10,10 @@ import pytest
 from pinfold.engines.base import Span
 from pinfold.errors import SessionNotFoundError
 from pinfold.sessions.folder import Folder
+from pinfold.sessions.idle import IdleTimes
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.pins import PinRecord
-from pinfold.sessions.upkeep import IdleTimes, Upkeep
+from pinfold.sessions.upkeep import Upkeep
 from pinfold.sessions.vault import Vault
 from pinfold.store import SessionStore
 from pinfold.store.recipes import RecipeFiles
