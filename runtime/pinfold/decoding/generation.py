@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pinfold.decoding.job import Failed, Finished, Job, Mark, MissFacts, Outcome, Piece, Progress
+from pinfold.decoding.arbiter import Trail
+from pinfold.decoding.job import DraftFacts, Failed, Finished, Job, Mark, MissFacts, Outcome, Piece, Progress
 from pinfold.decoding.sampling import Sampler
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import PinfoldError
@@ -41,6 +43,8 @@ class Generation:
         self.waits_for: tuple[Generation, int] | None = None
         self.marks: list[Mark] = sorted(job.marks, key=lambda mark: mark.length)
         self.lost_pins: list[PinRecord] = []
+        self.trail: Trail | None = None
+        self.draft: list[int] = []  # guessed tokens in the forward that runs now
         self._tokenizer = tokenizer
         self._limit = limit
         self._pause = pause
@@ -57,6 +61,7 @@ class Generation:
         self._notes: list[str] = []
         self._started = 0.0
         self._first_token = 0.0
+        self._facts = DraftFacts()
 
     @property
     def in_prefill(self) -> bool:
@@ -97,6 +102,46 @@ class Generation:
         """Tells the caller how far the prompt is, once it has taken more than a second."""
         if self.job.reports_progress and time.perf_counter() - self._started > _PROGRESS_AFTER:
             self.job.sink.put(Progress(min(self.evaluated, len(self.job.tokens)), len(self.job.tokens)))
+
+    def plan_draft(self, rows: int, most: int) -> int:
+        """Chooses what to verify in a forward that has `rows` rows without it; returns how many tokens, 0 to `most`."""
+        most = min(most, self._limit - self._generated - 1)
+        self.draft = self.trail.draft(rows, most) if self.trail is not None else []
+        return len(self.draft)
+
+    def take_all(self, rows: NDArray[np.float32]) -> Literal["stop", "length"] | None:
+        """Takes tokens from rows of logits [1 + drafted, n_vocab] for as long as the draft was right.
+
+        A token is what it would have been without the draft: each row is looked at only if its predecessors came out
+        as guessed, and picked from as always. `evaluated` grows by the guesses that came true.
+
+        Raises:
+            PinfoldError: as `take`.
+        """
+        right, reason = 0, None
+        for place, row in enumerate(rows):
+            known = len(self.tokens)
+            reason = self.take(row)
+            guessed = self.draft[place] if place < len(self.draft) else None
+            hit = len(self.tokens) > known and self.tokens[-1] == guessed
+            right += hit
+            if reason is not None or not hit:
+                break
+        self.evaluated += right
+        if self.trail is not None:
+            if self.draft:
+                self.trail.verified(len(self.draft), right, min(place + 1, len(self.draft)))
+            elif reason is None:
+                self.trail.came(self.tokens[-1])
+        self.draft = []
+        return reason
+
+    def stop_drafting(self, reason: str) -> None:
+        """From now on this request decodes plainly."""
+        if self.trail is not None:
+            self._facts = replace(self.trail.facts(), reason=reason)
+            self.trail.close()
+            self.trail = None
 
     def take(self, logits: NDArray[np.float32]) -> Literal["stop", "length"] | None:
         """Picks the next token from a row of logits [n_vocab] (which it may overwrite); says whether that was the last.
@@ -175,4 +220,5 @@ class Generation:
             prefill_s=first - self._started,
             decode_s=now - first,
             pin=pin,
+            draft=self.trail.facts() if self.trail is not None else self._facts,
         )

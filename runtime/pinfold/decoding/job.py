@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -13,7 +14,20 @@ from pinfold.sessions.pins import Pin, PinRecord
 if TYPE_CHECKING:
     from pinfold.output.constrain import Constraint
 
-__all__ = ["Event", "Failed", "Finished", "Job", "Mark", "MissFacts", "Outcome", "Piece", "Progress", "Sink"]
+__all__ = [
+    "DraftFacts",
+    "Event",
+    "Failed",
+    "Finished",
+    "Job",
+    "Mark",
+    "MissFacts",
+    "Outcome",
+    "Piece",
+    "Progress",
+    "Sink",
+    "SourceFacts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,23 @@ class MissFacts:
     shared: int
     length: int
     evicted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """Tokens that one drafter's guesses put into a forward, and how many of them came true."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFacts:
+    """Forwards that verified a draft, and what was drafted by source; `reason` where drafting had to end."""
+
+    rounds: int = 0
+    sources: Mapping[str, SourceFacts] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +85,7 @@ class Outcome:
     prefill_s: float
     decode_s: float
     pin: Pin | None = None
+    draft: DraftFacts = DraftFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +130,7 @@ class Sink(Protocol):
 class Job:
     """One request.
 
+    `draft`: which drafters may help, as `options.RuntimeOptions.draft` without a path.
     `pin`: compute the prompt, keep it as this pin, and generate nothing.
     `deadline`: value of `time.perf_counter` at which it is stopped.
     `cancelled` may be set from any thread; the worker looks at it at every step, and sets `ended` with the last event.
@@ -111,6 +144,7 @@ class Job:
     constraint: Constraint | None = None
     marks: tuple[Mark, ...] = ()
     pin: PinRecord | None = None
+    draft: str = "off"
     streams: bool = False
     reports_progress: bool = False
     deadline: float | None = None

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pinfold.decoding.drafting import Drafting
 from pinfold.decoding.generation import Generation
-from pinfold.decoding.job import Job, Mark, MissFacts
+from pinfold.decoding.job import Job
+from pinfold.decoding.pinning import Pinning
 from pinfold.decoding.planner import Planner
 from pinfold.engines.base import Engine, ForwardInterrupted, Span
 from pinfold.errors import (
@@ -18,9 +20,10 @@ from pinfold.errors import (
     PinfoldError,
     RequestCancelledError,
     RequestTimeoutError,
+    TrimError,
 )
 from pinfold.sessions.manager import SessionManager
-from pinfold.sessions.pins import PinRecord, digest_of
+from pinfold.sessions.pins import PinRecord
 from pinfold.sessions.prefix_tree import common_prefix
 from pinfold.sessions.shelf import MIN_REUSE
 
@@ -45,8 +48,12 @@ _MOST_PAUSES = 8
 class BatchLoop:
     """Lets requests in, runs them together, and hands their KV back. Everything runs on the engine's thread."""
 
-    def __init__(self, engine: Engine, manager: SessionManager, prefill_chunk: int) -> None:
+    def __init__(
+        self, engine: Engine, manager: SessionManager, prefill_chunk: int, drafting: Drafting | None = None
+    ) -> None:
         self._engine = engine
+        self._drafting = drafting
+        self._pinning = Pinning(manager)
         self._manager = manager
         self._capabilities = engine.capabilities
         self._cuts = engine.capabilities.trim == "any"
@@ -66,7 +73,10 @@ class BatchLoop:
         room = self._capabilities.n_ctx - len(job.tokens)
         limit = min(job.options.max_tokens or room, room)
         pause = _STREAM_PAUSE if self._capabilities.device == "cpu" else 0.0
-        self._waiting.append(Generation(job, self._engine.tokenizer, limit, pause))
+        g = Generation(job, self._engine.tokenizer, limit, pause)
+        if self._drafting is not None and self._cuts:
+            self._drafting.begin(g)
+        self._waiting.append(g)
 
     def step(self) -> None:
         """One forward, and what follows from it."""
@@ -74,11 +84,14 @@ class BatchLoop:
         if self._waiting:
             self._manager.expire_pins()
             self._admit()
+        if self._drafting is not None:
+            self._drafting.plan(self._running)
         planned = self._plan_within_room()
         if not planned:
             return
         spans = [span for _, span in planned]
         self.in_flight = tuple(g for g, _ in planned)
+        began = time.perf_counter()
         try:
             logits = self._engine.forward(spans)
         except ForwardInterrupted:
@@ -91,6 +104,8 @@ class BatchLoop:
             return
         finally:
             self.in_flight = ()
+        if self._drafting is not None and not any(g.in_prefill for g, _ in planned):
+            self._drafting.learn(sum(len(span.tokens) for span in spans), time.perf_counter() - began)
         for (g, span), rows in zip(planned, logits, strict=True):
             self._advance(g, span, rows)
 
@@ -162,24 +177,7 @@ class BatchLoop:
             start = self._manager.start(tokens, salt, cold=g.cold, alone=alone)
         if start.note:
             g.note(start.note)
-        g.started(start, self._use_pins(g, start.length))
-
-    def _use_pins(self, g: Generation, found: int) -> MissFacts | None:
-        """Counts the pins that the request reuses, plans to bring back those it covers, and names the one it missed."""
-        book = self._manager.pin_book
-        tokens, salt = g.job.tokens, g.job.salt
-        covering = book.covering(tokens, salt)
-        for record in covering:
-            self._manager.touch_pin(record, hit=found >= _reusable(record, tokens))
-        g.lost_pins = [r for r in covering if not self._manager.holds(r)]
-        nearest = book.nearest(tokens, salt)
-        if nearest is None or g.job.pin is not None:
-            return None
-        record, shared = nearest
-        evicted = shared >= _reusable(record, tokens)
-        if found >= _reusable(record, tokens) or (evicted and self._manager.holds(record)):
-            return None
-        return MissFacts(record.name, found if evicted else shared, len(record.tokens), evicted)
+        g.started(start, self._pinning.use(g, start.length))
 
     # --- running them
 
@@ -215,43 +213,49 @@ class BatchLoop:
                 self._fail(g, error)
 
     def _advance(self, g: Generation, span: Span, rows: NDArray[np.float32] | None) -> None:
-        g.evaluated += len(span.tokens)
+        g.evaluated += len(span.tokens) - len(g.draft)
         if g.marks or g.lost_pins:
-            self._pin_what_is_due(g)
+            self._pinning.keep_due(g)
         if g.job.pin is not None and g.evaluated == len(g.tokens):
             self._finish_pin(g, g.job.pin)
         elif rows is None:
             g.report_progress()
         else:
-            try:
-                reason = g.take(rows[-1])
-            except PinfoldError as e:
-                self._fail(g, e)
-                return
-            if reason is not None:
-                self._give_back(g)
-                g.finish(reason)
+            self._take(g, rows)
 
-    def _pin_what_is_due(self, g: Generation) -> None:
-        if g.seq is None:
-            return
+    def _take(self, g: Generation, rows: NDArray[np.float32]) -> None:
+        """Takes what the rows say, and cuts the KV back to the tokens that stand."""
+        drafted, reason = bool(g.draft), None
         try:
-            while g.marks and g.marks[0].length <= g.evaluated:
-                self._pin_mark(g, g.seq, g.marks.pop(0))
-            for record in [r for r in g.lost_pins if len(r.tokens) <= g.evaluated]:
-                g.lost_pins.remove(record)
-                self._manager.recover_pin(g.seq, record)
-        except PinfoldError as e:  # a cache fault is never an answer fault
-            g.note(f"not pinned: {e}")
-
-    def _pin_mark(self, g: Generation, seq: int, mark: Mark) -> None:
-        tokens = g.job.tokens[: mark.length]
-        known = self._manager.pin_book.exact(tokens, g.job.salt)
-        if known is not None and self._manager.holds(known):
+            reason = g.take_all(rows)
+        except PinfoldError as e:
+            if not drafted or self._cut_back(g):
+                self._fail(g, e)
+            else:
+                self._abandon(g)
+                g.fail(e)
             return
-        name = "auto:" + digest_of(tokens, g.job.salt)[:12]
-        self._manager.pin(seq, PinRecord(name, tokens, g.job.salt, mark.ttl, automatic=True))
-        g.created_pin(mark.length)
+        cut = not drafted or self._cut_back(g)
+        if reason is not None:
+            self._give_back(g) if cut else self._abandon(g)
+            g.finish(reason)
+        elif not cut:
+            self._abandon(g)
+            self._waiting.appendleft(g)
+
+    def _cut_back(self, g: Generation) -> bool:
+        """Drops the KV of guesses that were wrong; False if the sequence was lost, and with it the right to draft."""
+        if g.seq is None:
+            return False
+        try:
+            self._engine.trim(g.seq, g.evaluated)
+            if self._engine.length(g.seq) == g.evaluated:
+                return True
+            why = f"the KV has {self._engine.length(g.seq)} tokens and not {g.evaluated}"
+        except TrimError as e:
+            why = str(e)
+        g.stop_drafting(f"a draft could not be taken back ({why}); what it stood on was computed again")
+        return False
 
     def _finish_pin(self, g: Generation, record: PinRecord) -> None:
         if g.seq is None:
@@ -287,8 +291,3 @@ class BatchLoop:
         else:
             self._give_back(g)
         g.fail(error)
-
-
-def _reusable(record: PinRecord, tokens: Sequence[int]) -> int:
-    """Tokens of the pin that a prompt can reuse: one of the prompt is always left to compute."""
-    return min(len(record.tokens), len(tokens) - 1)

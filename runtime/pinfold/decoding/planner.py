@@ -26,9 +26,9 @@ class Planner:
         """Spans for one forward; at least one if anything runs."""
         decoding = [g for g in running if not g.in_prefill]
         prefilling = [g for g in running if g.in_prefill]
-        planned = [(g, _span(g, 1)) for g in decoding]
+        planned = [(g, _decode_span(g)) for g in decoding]
         budget = max(self._chunk // 8, 16) if decoding else self._chunk
-        budget = min(budget, self._max_tokens - len(decoding))
+        budget = min(budget, self._max_tokens - sum(len(span.tokens) for _, span in planned))
         if not prefilling:
             return planned
         oldest, *others = prefilling
@@ -46,6 +46,12 @@ class Planner:
         if not self._cuts:  # a state that cannot be cut is pinned where it stands: stop there
             end = min((m.length for m in g.marks if m.length > g.evaluated), default=end)
         return end - g.evaluated
+
+
+def _decode_span(g: Generation) -> Span:
+    if not g.draft:
+        return _span(g, 1)
+    return Span(g.seq if g.seq is not None else -1, g.evaluated, [g.tokens[-1], *g.draft], "all")
 
 
 def _span(g: Generation, count: int) -> Span:

@@ -129,7 +129,9 @@ class ScriptedEngine:
 
     def trim(self, seq: int, length: int) -> None:
         self._cells.cut(seq, length)
-        self._sequences[seq] = _Sequence(self._sequences[seq].tokens[:length])
+        old = self._sequences[seq]
+        goes_on = length > old.asked_at  # the answer was cut back, not the prompt
+        self._sequences[seq] = _Sequence(old.tokens[:length], old.reply if goes_on else None, old.asked_at)
 
     def drop(self, seq: int) -> None:
         self.trim(seq, 0)
@@ -165,7 +167,7 @@ class ScriptedEngine:
         if span.start != len(sequence.tokens):
             msg = f"span starts at {span.start}, the sequence ends at {len(sequence.tokens)}"
             raise EngineError(msg)
-        if len(span.tokens) > 1 or span.logits == "none":
+        if (len(span.tokens) > 1 and span.logits != "all") or span.logits == "none":
             sequence.reply = None  # more of a prompt: what follows it is another answer
         self._cells.append(span.seq, len(span.tokens))
         rows = []

@@ -74,6 +74,10 @@ class Constraint:
         self._matcher.consume_token(token)
         self._check()
 
+    def forced(self) -> list[int]:
+        """Tokens that the grammar leaves no choice about, as far as their cut into tokens is sure; may be none."""
+        return [] if self.finished else list(self._matcher.compute_ff_tokens())
+
     @property
     def finished(self) -> bool:
         """The grammar is complete: nothing but the end may follow."""

@@ -105,13 +105,9 @@ class SessionManager:
         Raises:
             CacheFullError: no sequence id is left.
         """
-        start = self._begin(tokens, salt, cold=cold)
-        if alone:
-            self.space.clear_for(tokens, start.length)
-        return start
-
-    def _begin(self, tokens: Sequence[int], salt: str | None, *, cold: bool) -> Start:
         length, entry = (0, None) if cold else self.library.find(tokens, salt)
+        if alone:  # before anything is brought back: it then lands in the low cells, and attention walks no further
+            self.space.clear_for(tokens, length if entry is not None and entry.seq is not None else 0, entry)
         if entry is None:
             note = "" if cold else self.library.why_not(tokens, salt)
             return Start(self.space.new_seq(), 0, None, "miss", note=note)

@@ -132,15 +132,15 @@ class KVSpace:
         folded = parked.folded.data if parked.folded is not None else b""
         return self._copies.unfold(folded, parked.length), parked.length
 
-    def clear_for(self, tokens: Sequence[int], reused: int) -> None:
-        """Parks idle entries that a request for `tokens`, begun on `reused` shared cells, does not need.
+    def clear_for(self, tokens: Sequence[int], reused: int, source: Entry | None) -> None:
+        """Parks idle entries that a request for `tokens`, begun on `reused` cells of `source`, does not need.
 
         Each idle cell makes each of its tokens dearer, so it pays where a copy is mostly cells that nobody else holds.
         """
         capabilities = self._engine.capabilities
         if capabilities.device != "cpu" or capabilities.n_cells - self._engine.free_cells() - reused < _IDLE_CELLS:
             return
-        idle = [e for e in self.shelf if e.seq is not None and self._is_dead_weight(e, tokens)]
+        idle = [e for e in self.shelf if e.seq is not None and e is not source and self._is_dead_weight(e, tokens)]
         idle.sort(key=lambda e: len(e.tokens), reverse=True)  # prefixes of a longer one then share its copy
         copied = 0
         for entry in idle:

@@ -240,7 +240,7 @@ def test_a_prefix_of_another_shares_its_copy() -> None:
     engine, manager, _ = make(memory=500, kv_cells=512)
     pin(engine, manager, PROMPT)
     run(engine, manager, [*PROMPT, *range(200, 220)], session="s")
-    manager.space.clear_for([9] * 10, 0)  # this engine is no CPU, where idle cells cost time
+    manager.space.clear_for([9] * 10, 0, None)  # this engine is no CPU, where idle cells cost time
     assert manager.space.memory_used() == 0
     for entry in sorted(manager.space.shelf, key=lambda e: -len(e.tokens)):
         manager.space.give_up(entry)

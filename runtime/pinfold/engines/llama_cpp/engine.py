@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.base import Capabilities, ForwardInterrupted, Mode, Span
+from pinfold.engines.buffers import BufferPool
 from pinfold.engines.cells import CellLedger
 from pinfold.engines.llama_cpp.batch import Batch, rows_of
 from pinfold.engines.llama_cpp.library import expecting_errors
@@ -44,6 +45,7 @@ class LlamaCppEngine:
         self._n_vocab = loaded.tokenizer.n_vocab
         self._logits: NDArray[np.float32] = np.empty((0, self._n_vocab), dtype=np.float32)
         self._logits_at = (0, 0)
+        self._buffers = BufferPool()
         self._abort_flag = _install_abort_flag(loaded)
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
@@ -106,7 +108,7 @@ class LlamaCppEngine:
 
     def snapshot(self, seq: int) -> memoryview:
         size = self._lib.llama_state_seq_get_size(self._context, seq)
-        buffer = np.empty(size, dtype=np.uint8)
+        buffer = self._buffers.lend(size)
         written = self._lib.llama_state_seq_get_data(self._context, _bytes_at(buffer), size, seq)
         if written != size:
             msg = f"llama.cpp wrote {written} of {size} bytes of sequence {seq}"

@@ -1,0 +1,60 @@
+"""How often guesses come true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinfold.decoding.drafters.base import Guess
+
+__all__ = ["Acceptance"]
+
+Key = tuple[str, int, int]
+
+# By source and strength: the chance of a token whose predecessors came true, before anything was seen.
+_BEFORE = {"lookup": (0.5, 0.7, 0.85, 0.92), "grammar": (0.97,), "model": (0.7,)}
+_UNKNOWN = (0.5,)
+# What the runtime has seen so far, or the guess above, counts as this many tokens seen.
+_WEIGHT = 4.0
+# Counts fade, so that a change of text is noticed.
+_FADE_REQUEST = 0.95
+_FADE_RUNTIME = 0.995
+# A guess's first tokens fail more often than those that follow many true ones.
+_DEPTHS = (1, 2, 4, 8, 16)
+
+
+class Acceptance:
+    """The chance that a guessed token is right, given that those before it were.
+
+    Counted by source, strength and depth, for one request over what its runtime (`above`) has seen.
+    """
+
+    def __init__(self, above: Acceptance | None = None) -> None:
+        self._above = above
+        self._fade = _FADE_REQUEST if above is not None else _FADE_RUNTIME
+        self._seen: dict[Key, tuple[float, float]] = {}
+
+    def chance(self, guess: Guess, place: int) -> float:
+        """The chance of the guess's token at `place`, from 0."""
+        return self._chance((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)))
+
+    def learn(self, guess: Guess, right: int, tried: int) -> None:
+        """Of the guess's first `tried` tokens the first `right` came true, and the next, if it was tried, did not."""
+        for place in range(min(right + 1, tried)):
+            self._count((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)), place < right)
+
+    def _chance(self, key: Key) -> float:
+        right, tried = self._seen.get(key, (0.0, 0.0))
+        before = self._above._chance(key) if self._above is not None else _prior(key)
+        return (right + _WEIGHT * before) / (tried + _WEIGHT)
+
+    def _count(self, key: Key, right: bool) -> None:
+        had, tried = self._seen.get(key, (0.0, 0.0))
+        self._seen[key] = (had * self._fade + right, tried * self._fade + 1)
+        if self._above is not None:
+            self._above._count(key, right)
+
+
+def _prior(key: Key) -> float:
+    source, strength, _ = key
+    chances: Sequence[float] = _BEFORE.get(source, _UNKNOWN)
+    return chances[min(strength, len(chances) - 1)]

@@ -1,0 +1,12 @@
+"""Drafters: tokens so far -> tokens that may come next, guessed cheaply.
+
+In: the tokens of one request, its grammar. Out: a `Guess`. A guess is never trusted: the loop verifies every token of
+it. Everything runs on the engine's thread.
+
+    base.py     the contract
+    lookup.py   what followed the same tokens earlier in the prompt or the answer
+    grammar.py  what the grammar forces
+    model.py    what a smaller model says
+
+It imports engines.base, output.constrain and errors only.
+"""

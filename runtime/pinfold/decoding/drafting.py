@@ -1,0 +1,67 @@
+"""Which drafters help a request, and their share of each forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pinfold.decoding.arbiter import Arbiter, Trail
+from pinfold.decoding.costs import MOST_ROWS, ForwardCosts
+from pinfold.decoding.drafters.base import Drafter
+from pinfold.decoding.drafters.grammar import Forced
+from pinfold.decoding.drafters.lookup import Lookup
+from pinfold.decoding.generation import Generation
+from pinfold.engines.base import Engine
+
+__all__ = ["DraftModel", "Drafting"]
+
+
+class DraftModel(Protocol):
+    """A second model that drafts for any number of requests."""
+
+    def drafter(self, tokens: Sequence[int]) -> Drafter:
+        """A drafter for the request with this list of tokens, which grows."""
+
+    def close(self) -> None:
+        """Frees the model."""
+
+
+class Drafting:
+    """Plans drafts for all running requests of one engine. Everything runs on the engine's thread.
+
+    Args:
+        model: drafts as well where it was given.
+    """
+
+    def __init__(self, engine: Engine, costs: ForwardCosts, model: DraftModel | None = None) -> None:
+        self._engine = engine
+        self._arbiter = Arbiter(costs)
+        self._model = model
+
+    def begin(self, g: Generation) -> None:
+        """Gives a request the drafters that it may use."""
+        mode, drafters = g.job.draft, list[Drafter]()
+        if g.job.constraint is not None and mode in ("auto", "grammar"):
+            drafters.append(Forced(g.job.constraint))
+        if mode in ("auto", "lookup"):
+            drafters.append(Lookup(g.tokens))
+        if self._model is not None and mode in ("auto", "model"):
+            drafters.append(self._model.drafter(g.tokens))
+        if drafters:
+            g.trail = Trail(self._arbiter, drafters)
+
+    def plan(self, running: Sequence[Generation]) -> None:
+        """Sets each request's `draft`. While a prompt is computed there is none: the forward is large enough."""
+        if any(g.in_prefill for g in running):
+            for g in running:
+                g.draft = []
+            return
+        engine, rows = self._engine, len(running)
+        room = min(MOST_ROWS, engine.max_rows, engine.max_tokens, engine.free_cells()) - rows
+        for g in running:
+            drafted = g.plan_draft(rows, room)
+            rows, room = rows + drafted, room - drafted
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """A forward of `rows` rows and nothing else took so long."""
+        self._arbiter.costs.learn(rows, seconds)
