@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
-from pinfold.decoding.job import Event, Finished, MissFacts, Outcome, Piece, Progress
+from pinfold.decoding.job import DraftFacts, Event, Finished, MissFacts, Outcome, Piece, Progress
 from pinfold.output.parser import OutputParser, Parsed
 from pinfold.prompt.renderer import Prompt
 from pinfold.results import CacheReport, Completion, Delta, DraftReport, FinishReason, Miss, Timings, Usage
@@ -34,7 +35,7 @@ class Answer:
         count_tokens: Callable[[str], int],
         *,
         model: str,
-        draft: DraftReport,
+        draft: str,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._prompt = prompt
@@ -92,7 +93,7 @@ class Answer:
                 miss=self._miss(outcome.miss) if outcome.miss else None,
                 notes=(*self._prompt.notes, *outcome.notes),
             ),
-            draft=self._draft,
+            draft=_draft_report(self._draft, outcome.draft),
             timings=_timings(outcome),
         )
 
@@ -111,6 +112,24 @@ class Answer:
 
 def _delta(parsed: Parsed, done: Completion | None = None) -> Delta:
     return Delta(parsed.text, parsed.reasoning, parsed.tool_calls, parsed.invalid_tool_calls, done)
+
+
+def _draft_report(requested: str, facts: DraftFacts) -> DraftReport:
+    used = {source: asdict(counts) for source, counts in facts.sources.items() if counts.drafted}
+    reason = facts.reason
+    if requested == "off":
+        reason = "it was asked for"
+    elif not used:
+        reason = reason or "nothing that could be guessed was worth verifying"
+    return DraftReport(
+        requested=requested,
+        effective="+".join(used) or "off",
+        reason=reason,
+        rounds=facts.rounds,
+        drafted=sum(counts["drafted"] for counts in used.values()),
+        accepted=sum(counts["accepted"] for counts in used.values()),
+        sources=used,
+    )
 
 
 def _timings(outcome: Outcome) -> Timings:

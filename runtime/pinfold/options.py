@@ -91,7 +91,9 @@ class RuntimeOptions(Options):
         n_gpu_layers: layers on the GPU where the build has one; -1 is all.
         prefill_chunk: most prompt tokens in one forward; smaller ones stop sooner when cancelled.
         max_sequences: most sessions, pins and requests whose KV is resident at once.
-        draft: ``auto`` or ``off``. Named drafters are refused until this version has them.
+        draft: where guesses of the next tokens come from, which make answers faster and never change them: ``auto``
+            (whatever pays), ``lookup`` (the prompt and the answer), ``grammar`` (what a schema forces), ``model:PATH``
+            (a smaller model of the same vocabulary) or ``off``.
         chat_template: a Jinja template to use in place of the model's own.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
         progress: called as ``progress(done, total)`` during a prefill longer than a second.
@@ -150,6 +152,8 @@ class GenerationOptions(Options):
         penalty_window: tokens (prompt included) that repetition_penalty looks back on.
         seed: makes sampling repeatable; None draws a fresh one.
         stop: strings that end the answer, in addition to the model's own; never part of it.
+        draft: as the Runtime's, for this answer alone: ``auto``, ``lookup``, ``grammar``, ``model`` (the Runtime's
+            draft model) or ``off``; None uses the Runtime's.
         timeout: seconds until the request is stopped with RequestTimeoutError; None uses the Runtime's.
     """
 
@@ -164,6 +168,7 @@ class GenerationOptions(Options):
     penalty_window: int = Field(default=64, ge=0)
     seed: int | None = Field(default=None, ge=0)
     stop: tuple[str, ...] = ()
+    draft: Literal["auto", "off", "lookup", "grammar", "model"] | None = None
     timeout: float | None = Field(default=None, gt=0)
 
     @field_validator("stop", mode="before")
@@ -197,6 +202,7 @@ class CompleteKeywords(TypedDict, total=False):
     penalty_window: int
     seed: int | None
     stop: Sequence[str] | str | None
+    draft: str | None
     timeout: float | None
 
 

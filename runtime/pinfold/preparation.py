@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pinfold.answer import Answer, PlainText
 from pinfold.decoding.job import Job, Mark, Sink
+from pinfold.drafts import parse_draft
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
 from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions
 from pinfold.output.parser import OutputParser
 from pinfold.prompt.renderer import Prompt, PromptRenderer
-from pinfold.results import DraftReport
 from pinfold.sessions.pins import PinRecord
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Preparation:
         self._timeout = options.timeout
         self._n_ctx = n_ctx
         self._progress = progress
-        self._draft = _draft_report(options.draft)
+        self._draft = options.draft
+        self._draft_kind = parse_draft(options.draft).kind
         self._made_grammars = False
 
     def chat(self, messages: Sequence[Mapping[str, Any]], keywords: ChatKeywords) -> Request:
@@ -84,7 +85,8 @@ class Preparation:
         return Request(
             prompt,
             options.model_copy(update={"stop": (*options.stop, *self._renderer.stop)}),
-            self._answer(prompt, parser),
+            self._answer(prompt, parser, options.draft or self._draft),
+            draft=self._drafters(options),
             salt=salt,
             session=session,
             constraint=constraint,
@@ -104,9 +106,15 @@ class Preparation:
         if not prompt.tokens:
             msg = "The prompt is empty. Give at least one character."
             raise InvalidRequestError(msg)
-        answer = self._answer(prompt, PlainText())
-        progress = self._progress is not None
-        return Request(prompt, options, answer, began=began, salt=salt, reports_progress=progress)
+        return Request(
+            prompt,
+            options,
+            self._answer(prompt, PlainText(), options.draft or self._draft),
+            began=began,
+            salt=salt,
+            draft=self._drafters(options),
+            reports_progress=self._progress is not None,
+        )
 
     def pin(
         self,
@@ -143,17 +151,25 @@ class Preparation:
         options = GenerationOptions.parse(generation)
         return options if options.timeout else options.model_copy(update={"timeout": self._timeout})
 
+    def _drafters(self, options: GenerationOptions) -> str:
+        """Which drafters may help this answer."""
+        kind, here = options.draft or self._draft_kind, self._draft_kind
+        if kind in ("off", here) or (kind in ("auto", "lookup", "grammar") and here != "off"):
+            return kind
+        msg = f"draft={kind!r}: this Runtime was opened with draft={self._draft!r}. Open it with another."
+        raise UnsupportedModeError(msg)
+
     def _check_length(self, prompt: Prompt) -> None:
         if len(prompt.tokens) >= self._n_ctx:
             raise ContextOverflowError(len(prompt.tokens), self._n_ctx)
 
-    def _answer(self, prompt: Prompt, parser: OutputParser | PlainText) -> Answer:
+    def _answer(self, prompt: Prompt, parser: OutputParser | PlainText, draft: str = "off") -> Answer:
         return Answer(
             prompt,
             parser,
             lambda text: len(self._tokenizer.encode(text)) if text else 0,
             model=self._model,
-            draft=self._draft,
+            draft=draft,
             progress=self._progress,
         )
 
@@ -195,11 +211,3 @@ def _schema_of(response_format: Mapping[str, Any] | None) -> Mapping[str, Any]:
         msg = "response_format of type 'json_schema' needs {'json_schema': {'schema': {...}}}."
         raise InvalidRequestError(msg)
     return schema
-
-
-def _draft_report(requested: str) -> DraftReport:
-    if requested not in ("auto", "off"):
-        msg = f"draft={requested!r}: this version has no drafter of that name. Use 'auto' or 'off'."
-        raise UnsupportedModeError(msg)
-    reason = "it was asked for" if requested == "off" else "this version has no drafters: decoding is plain"
-    return DraftReport(requested=requested, effective="off", reason=reason)

@@ -100,7 +100,11 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True)
 class DraftReport:
-    """What draft-verify decoding did: `requested` against `effective`, and the `reason` where they differ."""
+    """What draft-verify decoding did: `requested` against `effective`, and the `reason` where they differ.
+
+    `effective` names the drafters whose guesses were verified, joined by ``+``, or is ``off``. `rounds` counts the
+    forwards with guesses; `sources` has each drafter's share, ``{"lookup": {"drafted": 40, "accepted": 31}}``.
+    """
 
     requested: str = "auto"
     effective: str = "off"
@@ -108,6 +112,7 @@ class DraftReport:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    sources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,12 +58,14 @@ class Runtime:
         **options: Any,
     ) -> None:
         self.options = RuntimeOptions.parse(options)
-        from pinfold.keeping import keep_sessions  # brings numpy in, which `import pinfold` does without
+        from pinfold.drafts import open_drafting  # brings numpy in, which `import pinfold` does without
+        from pinfold.keeping import keep_sessions
         from pinfold.worker import Worker
 
         opener, self.model = open_engine(model, self.options)
         keep = partial(keep_sessions, self.options, self.model)  # of nothing that would keep this Runtime alive
-        self._worker = Worker(opener, keep, prefill_chunk=self.options.prefill_chunk)
+        draft = partial(open_drafting, self.options)
+        self._worker = Worker(opener, keep, draft, prefill_chunk=self.options.prefill_chunk)
         weakref.finalize(self, self._worker.close)
         engine: Engine = self._worker.engine
         try:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+from pinfold.decoding.drafting import Drafting
 from pinfold.decoding.job import Failed, Job
 from pinfold.decoding.loop import BatchLoop
 from pinfold.engines.base import Engine
@@ -23,19 +24,27 @@ log = logging.getLogger("pinfold.worker")
 R = TypeVar("R")
 Post = Callable[[Callable[[], None]], None]
 Keep = Callable[[Engine, Post], tuple[SessionManager, Upkeep]]
+Draft = Callable[[Engine, SessionManager], Drafting | None]
 
 _AFTER_A_FAULT = 60.0
+
+
+def _no_drafting(_engine: Engine, _manager: SessionManager) -> None:
+    """Decoding is plain."""
 
 
 class Worker:
     """Opens the engine on a thread of its own and runs jobs on it until `close`. Safe from any thread.
 
-    `keep` makes the engine's sessions and their upkeep, which runs while no job does.
+    `keep` makes the engine's sessions and their upkeep, which runs while no job does; `draft` makes its drafting.
     """
 
-    def __init__(self, open_engine: Callable[[], Engine], keep: Keep, *, prefill_chunk: int) -> None:
+    def __init__(
+        self, open_engine: Callable[[], Engine], keep: Keep, draft: Draft = _no_drafting, *, prefill_chunk: int
+    ) -> None:
         self._open_engine = open_engine
         self._keep = keep
+        self._draft = draft
         self._prefill_chunk = prefill_chunk
         self._resting = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -122,7 +131,14 @@ class Worker:
             engine.close()
             opened.set_exception(e)
             return
-        self._loop = BatchLoop(engine, self._manager, self._prefill_chunk)
+        try:
+            self._drafting = self._draft(engine, self._manager)
+        except Exception as e:  # noqa: BLE001 - as above
+            self._put_in_order()
+            engine.close()
+            opened.set_exception(e)
+            return
+        self._loop = BatchLoop(engine, self._manager, self._prefill_chunk, self._drafting)
         opened.set_result(engine)
         try:
             patience: float | None = 0.0
@@ -134,6 +150,8 @@ class Worker:
             self._loop.fail_all(RuntimeClosedError("The Runtime was closed while the request ran."))
             self._drain(0.0)
             self._put_in_order()
+            if self._drafting is not None:
+                self._drafting.close()
             engine.close()
 
     def _drain(self, patience: float | None) -> None:
@@ -149,6 +167,8 @@ class Worker:
         """Nothing runs: does a piece of upkeep; returns the seconds until the next."""
         self._resting = True
         try:
+            if self._drafting is not None and self._drafting.rest():
+                return 0.0
             return self._upkeep.step()
         except Exception:
             log.exception("upkeep failed; it goes on later")

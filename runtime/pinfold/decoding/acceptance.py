@@ -35,23 +35,25 @@ class Acceptance:
 
     def chance(self, guess: Guess, place: int) -> float:
         """The chance of the guess's token at `place`, from 0."""
-        return self._chance((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)))
+        return self.chance_of((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)))
 
     def learn(self, guess: Guess, right: int, tried: int) -> None:
         """Of the guess's first `tried` tokens the first `right` came true, and the next, if it was tried, did not."""
         for place in range(min(right + 1, tried)):
-            self._count((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)), place < right)
+            self.count((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)), right=place < right)
 
-    def _chance(self, key: Key) -> float:
+    def chance_of(self, key: Key) -> float:
+        """As `chance`, by source, strength and class of depth."""
         right, tried = self._seen.get(key, (0.0, 0.0))
-        before = self._above._chance(key) if self._above is not None else _prior(key)
+        before = self._above.chance_of(key) if self._above is not None else _prior(key)
         return (right + _WEIGHT * before) / (tried + _WEIGHT)
 
-    def _count(self, key: Key, right: bool) -> None:
+    def count(self, key: Key, *, right: bool) -> None:
+        """One more token that was right, or not."""
         had, tried = self._seen.get(key, (0.0, 0.0))
         self._seen[key] = (had * self._fade + right, tried * self._fade + 1)
         if self._above is not None:
-            self._above._count(key, right)
+            self._above.count(key, right=right)
 
 
 def _prior(key: Key) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pinfold.decoding.arbiter import Arbiter, Trail
@@ -11,6 +11,7 @@ from pinfold.decoding.drafters.base import Drafter
 from pinfold.decoding.drafters.grammar import Forced
 from pinfold.decoding.drafters.lookup import Lookup
 from pinfold.decoding.generation import Generation
+from pinfold.decoding.trial import CostTrial
 from pinfold.engines.base import Engine
 
 __all__ = ["DraftModel", "Drafting"]
@@ -30,12 +31,23 @@ class Drafting:
     """Plans drafts for all running requests of one engine. Everything runs on the engine's thread.
 
     Args:
+        trial: measures the costs where they are not known yet.
+        keep: is given seconds by rows to be known to a later process.
         model: drafts as well where it was given.
     """
 
-    def __init__(self, engine: Engine, costs: ForwardCosts, model: DraftModel | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        costs: ForwardCosts,
+        trial: CostTrial | None = None,
+        keep: Callable[[Mapping[int, float]], None] | None = None,
+        model: DraftModel | None = None,
+    ) -> None:
         self._engine = engine
         self._arbiter = Arbiter(costs)
+        self._trial = trial
+        self._keep = keep
         self._model = model
 
     def begin(self, g: Generation) -> None:
@@ -61,6 +73,27 @@ class Drafting:
         for g in running:
             drafted = g.plan_draft(rows, room)
             rows, room = rows + drafted, room - drafted
+
+    def rest(self) -> bool:
+        """No request runs: measures one forward; False once nothing is left to measure."""
+        if self._trial is None:
+            return False
+        self._trial.step()
+        if self._trial.over:
+            self._trial = None
+            self._note_costs()
+        return self._trial is not None
+
+    def close(self) -> None:
+        """Keeps what was learnt, and frees the draft model."""
+        self._note_costs()
+        if self._model is not None:
+            self._model.close()
+
+    def _note_costs(self) -> None:
+        known = self._arbiter.costs.known()
+        if self._keep is not None and known:
+            self._keep(known)
 
     def learn(self, rows: int, seconds: float) -> None:
         """A forward of `rows` rows and nothing else took so long."""

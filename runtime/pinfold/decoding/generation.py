@@ -140,6 +140,10 @@ class Generation:
         """From now on this request decodes plainly."""
         if self.trail is not None:
             self._facts = replace(self.trail.facts(), reason=reason)
+            self._close_trail()
+
+    def _close_trail(self) -> None:
+        if self.trail is not None:
             self.trail.close()
             self.trail = None
 
@@ -177,11 +181,13 @@ class Generation:
             self._send()
         self.job.ended = True
         self.job.sink.put(Finished(self._outcome(reason, pin)))
+        self._close_trail()
 
     def fail(self, error: PinfoldError) -> None:
         """Tells the caller that it has not."""
         self.job.ended = True
         self.job.sink.put(Failed(error))
+        self._close_trail()
 
     def _show(self, text: str) -> bool:
         shown, stopped = self._stops.feed(text)

@@ -16,12 +16,12 @@ Bytes = NDArray[np.uint8]
 _STEPS = 4
 
 
-class _Lent(np.ndarray):  # type: ignore[type-arg]
+class _Lent(np.ndarray):
     """A view of a pooled buffer; while anything looks at its bytes, it lives."""
 
 
 class BufferPool:
-    """Keeps up to `most` buffers, of `most_bytes` together, that nobody uses any more. Buffers may die on any thread."""
+    """Keeps up to `most` buffers, of `most_bytes` together, that nobody uses any more; they may die on any thread."""
 
     def __init__(self, most: int = 2, most_bytes: int = 256 << 20) -> None:
         self._most_bytes = most_bytes

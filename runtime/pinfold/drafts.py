@@ -1,0 +1,135 @@
+"""What `draft=` says, and the drafting that comes of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pinfold.engines.base import Engine
+from pinfold.errors import InvalidRequestError, StoreError, UnsupportedModeError
+from pinfold.keeping import recipes_folder, store_root
+from pinfold.opening import open_engine
+from pinfold.options import RuntimeOptions
+
+if TYPE_CHECKING:
+    from pinfold.decoding.drafters.model import SmallModel
+    from pinfold.decoding.drafting import Drafting
+    from pinfold.sessions.manager import SessionManager
+    from pinfold.store.recipes import RecipeFiles
+
+__all__ = ["DraftMode", "open_drafting", "parse_draft"]
+
+log = logging.getLogger("pinfold.drafts")
+
+_PLAIN = ("auto", "off", "lookup", "grammar")
+_KNOWN = "'auto', 'off', 'lookup', 'grammar' or 'model:PATH'"
+_NEVER_CUT = "a wrong guess could not be taken back: this model's state cannot be cut"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMode:
+    """A kind of drafting, and the draft model's name or path where it has one."""
+
+    kind: str
+    model: str = ""
+
+
+def parse_draft(draft: str) -> DraftMode:
+    """``auto``, ``off``, ``lookup``, ``grammar`` or ``model:PATH``.
+
+    Raises:
+        InvalidRequestError: it is none of these.
+        UnsupportedModeError: no engine here has that drafter.
+    """
+    kind, _, model = draft.partition(":")
+    if kind in ("dflash", "dspark"):
+        msg = f"draft={draft!r}: no engine of this version runs {kind} checkpoints. Use 'auto' or 'model:PATH'."
+        raise UnsupportedModeError(msg)
+    if (kind in _PLAIN and not model) or (kind == "model" and model):
+        return DraftMode(kind, model)
+    msg = f"draft={draft!r} is none of {_KNOWN}."
+    raise InvalidRequestError(msg)
+
+
+def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManager) -> Drafting | None:
+    """Drafting for `engine`, with the draft model's weights loaded; None where it is off. Runs on the engine's thread.
+
+    Raises:
+        UnsupportedModeError: it was asked for by name and the model's state cannot be cut, or the draft model has
+            another vocabulary.
+        ModelError, EngineError: the draft model cannot be loaded.
+    """
+    mode = parse_draft(options.draft)
+    if mode.kind == "off":
+        return None
+    if engine.capabilities.trim != "any":
+        if mode.kind == "auto":
+            return None
+        msg = f"draft={options.draft!r}: {_NEVER_CUT}. Use draft='auto' or 'off'."
+        raise UnsupportedModeError(msg)
+    from pinfold.decoding.costs import ForwardCosts
+    from pinfold.decoding.drafting import Drafting
+    from pinfold.decoding.trial import CostTrial
+
+    known, keep = _cost_notes(options, engine)
+    costs = ForwardCosts(engine.capabilities.device, known)
+    trial = None if known or engine.capabilities.device == "none" else CostTrial(engine, manager.space, costs)
+    return Drafting(engine, costs, trial, keep, _open_small(mode, options, engine))
+
+
+def _open_small(mode: DraftMode, options: RuntimeOptions, engine: Engine) -> SmallModel | None:
+    if mode.kind != "model":
+        return None
+    from pinfold.decoding.drafters.model import SmallModel, check_vocabulary
+
+    small_options = options.model_copy(
+        update={"draft": "off", "max_sequences": 8, "n_ctx": engine.capabilities.n_ctx, "kv_cells": None}
+    )
+    opener, _ = open_engine(mode.model, small_options)
+    small = opener()
+    try:
+        check_vocabulary(engine, small)
+        if small.capabilities.trim != "any":
+            msg = f"{mode.model} cannot draft: {_NEVER_CUT}. Use another draft model."
+            raise UnsupportedModeError(msg)
+    except UnsupportedModeError:
+        small.close()
+        raise
+    return SmallModel(small)
+
+
+def _cost_notes(
+    options: RuntimeOptions, engine: Engine
+) -> tuple[Mapping[int, float], Callable[[Mapping[int, float]], None]]:
+    """What an earlier process on this machine measured, and how to keep what this one does."""
+    root = store_root(options, engine.capabilities.engine)
+    if root is None:
+        return {}, lambda _: None
+    from pinfold.store.recipes import RecipeFiles
+
+    files = RecipeFiles(recipes_folder(root))
+    machine = (platform.node(), platform.machine(), os.cpu_count(), options.n_threads, engine.capabilities.device)
+    name = f"forward costs {machine} {engine.capabilities.fingerprint}"
+
+    def keep(costs: Mapping[int, float]) -> None:
+        try:
+            files.write(name, json.dumps(costs).encode())
+        except StoreError as e:
+            log.info("what forwards cost was not kept: %s", e)
+
+    return _read_costs(files, name), keep
+
+
+def _read_costs(files: RecipeFiles, name: str) -> dict[int, float]:
+    data = files.read(name)
+    try:
+        found = json.loads(data) if data is not None else {}
+        costs = {int(rows): float(seconds) for rows, seconds in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {rows: seconds for rows, seconds in costs.items() if 0 < seconds < 60}
