@@ -1,4 +1,4 @@
-"""What `draft=` says, and the drafting that comes of it."""
+"""The drafting that comes of `draft=`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pinfold.draft_modes import DraftMode, parse_draft
 from pinfold.engines.base import Engine
-from pinfold.errors import InvalidRequestError, StoreError, UnsupportedModeError
+from pinfold.errors import StoreError, UnsupportedModeError
 from pinfold.keeping import recipes_folder, store_root
 from pinfold.opening import open_engine
 from pinfold.options import RuntimeOptions
@@ -22,38 +22,11 @@ if TYPE_CHECKING:
     from pinfold.sessions.manager import SessionManager
     from pinfold.store.recipes import RecipeFiles
 
-__all__ = ["DraftMode", "open_drafting", "parse_draft"]
+__all__ = ["open_drafting"]
 
 log = logging.getLogger("pinfold.drafts")
 
-_PLAIN = ("auto", "off", "lookup", "grammar")
-_KNOWN = "'auto', 'off', 'lookup', 'grammar' or 'model:PATH'"
 _NEVER_CUT = "a wrong guess could not be taken back: this model's state cannot be cut"
-
-
-@dataclass(frozen=True, slots=True)
-class DraftMode:
-    """A kind of drafting, and the draft model's name or path where it has one."""
-
-    kind: str
-    model: str = ""
-
-
-def parse_draft(draft: str) -> DraftMode:
-    """``auto``, ``off``, ``lookup``, ``grammar`` or ``model:PATH``.
-
-    Raises:
-        InvalidRequestError: it is none of these.
-        UnsupportedModeError: no engine here has that drafter.
-    """
-    kind, _, model = draft.partition(":")
-    if kind in ("dflash", "dspark"):
-        msg = f"draft={draft!r}: no engine of this version runs {kind} checkpoints. Use 'auto' or 'model:PATH'."
-        raise UnsupportedModeError(msg)
-    if (kind in _PLAIN and not model) or (kind == "model" and model):
-        return DraftMode(kind, model)
-    msg = f"draft={draft!r} is none of {_KNOWN}."
-    raise InvalidRequestError(msg)
 
 
 def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManager) -> Drafting | None:

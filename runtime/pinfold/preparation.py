@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pinfold.answer import Answer, PlainText
 from pinfold.decoding.job import Job, Mark, Sink
-from pinfold.drafts import parse_draft
+from pinfold.draft_modes import parse_draft
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
 from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions

@@ -174,7 +174,9 @@ def test_a_bad_request_is_refused_by_name_and_the_next_is_served(
     [
         ({"n_cxt": 512}, UnknownOptionError, "Did you mean 'n_ctx'"),
         ({"n_ctx": 512, "kv_cells": 256}, InvalidRequestError, "cannot hold one request"),
-        ({"draft": "eagle"}, UnsupportedModeError, "eagle"),
+        ({"draft": "eagle"}, InvalidRequestError, "eagle"),
+        ({"draft": "model"}, InvalidRequestError, "model:PATH"),
+        ({"draft": "dflash:x"}, UnsupportedModeError, "dflash"),
     ],
 )
 def test_a_bad_option_of_the_runtime_is_refused_by_name(

@@ -42,13 +42,14 @@ class Arbiter:
         best, best_rate = 0, _LEAST_GAIN * rows / self.costs.seconds(rows)
         chance, expected, count = 1.0, float(rows), 0
         for guess in guesses:
-            for place in range(len(guess.tokens)):
+            last = len(guess.tokens) - 1
+            for place in range(last + 1):
                 chance *= acceptance.chance(guess, place)
                 if chance < _LEAST_CHANCE:
                     return best
                 expected += chance
                 count += 1
-                if rows + count in _SIZES or count == 1:
+                if rows + count in _SIZES or place == last:
                     rate = expected / (self.costs.seconds(rows + count) + each * count)
                     if rate > best_rate:
                         best, best_rate = count, rate

@@ -1,0 +1,85 @@
+"""Guesses from the prompt and the answer: against a search of everything, and what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinfold.decoding.drafters.lookup import Lookup
+
+few_tokens = st.lists(st.integers(0, 3), max_size=60)
+
+
+def brute_force(tokens: Sequence[int], places: int = 8, most: int = 32) -> int:
+    """Where what follows the longest match begins, among the latest places; of equal ones the latest; 0 for none."""
+    found = [p for p in range(len(tokens) - 1, 2, -1) if tokens[p - 3 : p] == tokens[-3:]][:places]
+    best, longest = 0, 0
+    for place in found:
+        matched = 3
+        while matched < min(place, most, len(tokens)) and tokens[place - matched - 1] == tokens[-matched - 1]:
+            matched += 1
+        if matched > longest:
+            best, longest = place, matched
+    return best
+
+
+@given(few_tokens)
+def test_it_is_the_longest_of_the_latest_matches(tokens: list[int]) -> None:
+    place = brute_force(tokens) if len(tokens) >= 3 else 0
+    guess = Lookup(tokens).guess([], 5)
+    if not place:
+        assert guess is None
+    else:
+        circle = tokens[place:]
+        assert guess is not None
+        assert list(guess.tokens) == [circle[i % len(circle)] for i in range(5)]
+
+
+@given(few_tokens, few_tokens)
+def test_growing_is_as_being_made_anew(before: list[int], after: list[int]) -> None:
+    tokens = list(before)
+    lookup = Lookup(tokens)
+    for token in after:
+        lookup.guess([], 4)
+        tokens.append(token)
+    assert lookup.guess([], 4) == Lookup(list(tokens)).guess([], 4)
+
+
+@given(few_tokens, st.lists(st.integers(0, 3), max_size=6))
+def test_it_goes_on_behind_what_others_have_guessed(tokens: list[int], ahead: list[int]) -> None:
+    guess = Lookup(tokens).guess(ahead, 3)
+    if guess is not None:  # what it names stands behind the same three tokens, in the request's own tokens
+        tail = [*tokens, *ahead][-3:]
+        assert any(tokens[p - 3 : p] == tail and tokens[p] == guess.tokens[0] for p in range(3, len(tokens)))
+
+
+@pytest.mark.parametrize(("matching", "strength"), [(4, 0), (5, 1), (9, 2), (17, 3), (31, 3)])
+def test_longer_matches_are_stronger(matching: int, strength: int) -> None:
+    run = list(range(100, 100 + matching))
+    guess = Lookup([1, *run, 7, 8, 9, 2, *run]).guess([], 3)
+    assert guess is not None
+    assert (list(guess.tokens), guess.strength) == ([7, 8, 9], strength)
+
+
+def test_a_step_looks_at_no_more_for_a_longer_prompt() -> None:
+    """Counted, not timed: reads of the token list while guessing, the index being built."""
+
+    class Counting(list[int]):
+        reads = 0
+
+        def __getitem__(self, key):  # type: ignore[no-untyped-def]
+            type(self).reads += 1 if isinstance(key, int) else len(range(*key.indices(len(self))))
+            return super().__getitem__(key)
+
+    def reads_of(repeats: int) -> int:
+        tokens = Counting([1, 2, 3, 4, 5, 6, 7] * repeats)
+        lookup = Lookup(tokens)
+        lookup.guess([], 8)
+        Counting.reads = 0
+        lookup.guess([], 8)
+        return Counting.reads
+
+    assert reads_of(2000) == reads_of(50)
