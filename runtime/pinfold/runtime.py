@@ -23,8 +23,9 @@ from pinfold.prompt.renderer import PromptRenderer
 from pinfold.prompt.template import ChatTemplate
 from pinfold.results import Completion, Delta
 from pinfold.session import Session
-from pinfold.sessions.manager import FoldReport, SessionInfo
+from pinfold.sessions.manager import SessionInfo
 from pinfold.sessions.pins import Pin, PinRecord
+from pinfold.sessions.rewrite import FoldReport, refold, requantize
 
 __all__ = ["Runtime"]
 
@@ -192,7 +193,19 @@ class Runtime:
         if preset not in PRESETS:
             msg = f"preset={preset!r} is none of {', '.join(PRESETS)}."
             raise InvalidRequestError(msg)
-        return self._worker.call(lambda manager: manager.refold(name, salt, preset))
+        return self._worker.call(lambda manager: refold(manager, name, salt, preset))
+
+    def requantize(self, name: str, kv_resident: str, *, salt: str | None = None) -> str:
+        """Moves a session into resident cells of other types, such as ``q8_0/q4_0``, without loading the model again.
+
+        It stays there, and shares nothing with sessions in cells of the Runtime's own types; "" brings it back to
+        those. Rounding is as llama.cpp's own. On disk sessions are in the Runtime's types. Returns the types.
+
+        Raises:
+            SessionNotFoundError: there is no such session, or it holds no KV now.
+            UnsupportedModeError: the engine, model or device has no such cells.
+        """
+        return self._worker.call(lambda manager: requantize(manager, name, salt, kv_resident))
 
     # --- tokens
 

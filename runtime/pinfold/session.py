@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pinfold.results import Completion, Delta
     from pinfold.runtime import Runtime
-    from pinfold.sessions.manager import FoldReport
+    from pinfold.sessions.rewrite import FoldReport
 
 __all__ = ["Session"]
 
@@ -60,6 +60,10 @@ class Session:
     def refold(self, preset: str) -> FoldReport:
         """As `Runtime.refold` for this session."""
         return self._runtime.refold(self.name, preset, salt=self.salt)
+
+    def requantize(self, kv_resident: str) -> str:
+        """As `Runtime.requantize` for this session."""
+        return self._runtime.requantize(self.name, kv_resident, salt=self.salt)
 
     def drop(self) -> None:
         """Forgets the session and its KV."""

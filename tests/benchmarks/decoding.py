@@ -142,7 +142,7 @@ def measure_concurrency(runtime: Runtime, args: argparse.Namespace) -> tuple[Fig
 
 def forward_gain(manager: SessionManager, rows: int, steps: int = 40) -> float:
     """Tokens per second of forwards with `rows` sequences over those with one, in turn, nothing else around them."""
-    engine = manager._engine
+    engine = manager.engine
     seqs = [manager.space.new_seq() for _ in range(rows)]
     times: dict[int, list[float]] = {1: [], rows: []}
     for step in range(steps):

@@ -10,7 +10,7 @@ def assert_tokens_and_kv_agree(rt: Runtime) -> None:
     """Every kept sequence holds exactly its tokens, every id is kept or free, and cells and memory add up."""
 
     def agree(manager: SessionManager) -> None:
-        engine, space = manager._engine, manager.space
+        engine, space = manager.engine, manager.space
         resident = [entry for entry in space.shelf if entry.seq is not None]
         for entry in resident:
             assert engine.length(entry.seq) == len(entry.tokens)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def cold_logits(rt: Runtime, tokens: list[int], cut: int) -> NDArray[np.float32]
     """Logits [n_vocab] after `tokens`, evaluated from nothing in pieces of `cut`."""
 
     def evaluate(manager: SessionManager) -> NDArray[np.float32]:
-        engine, seq = manager._engine, manager.space.new_seq()
+        engine, seq = manager.engine, manager.space.new_seq()
         manager.space.make_room(len(tokens))
         last = None
         for at in range(0, len(tokens), cut):

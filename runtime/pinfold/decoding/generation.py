@@ -38,6 +38,7 @@ class Generation:
         self.tokens = list(job.tokens)
         self.seq: int | None = None
         self.evaluated = 0
+        self.cells = ""  # types of the cells that it runs in, as `Entry.cells`
         self.cold = False  # start without looking for a prefix: the last try failed on one
         self.pauses = 0
         self.waits_for: tuple[Generation, int] | None = None

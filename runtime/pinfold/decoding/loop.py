@@ -76,6 +76,7 @@ class BatchLoop:
         g = Generation(job, self._engine.tokenizer, limit, pause)
         if self._drafting is not None and self._cuts:
             self._drafting.begin(g)
+        g.cells = self._manager.library.cells_of(job.session, job.salt)
         self._waiting.append(g)
 
     def step(self) -> None:
@@ -154,7 +155,7 @@ class BatchLoop:
                 return other.evaluated < length
             g.waits_for = None  # it has ended, or was paused: look again
         best, length = self._longest_in_flight(g)
-        if best is None or length < self._manager.best_length(g.tokens, g.job.salt) + MIN_REUSE:
+        if best is None or length < self._manager.best_length(g.tokens, g.job.salt, g.cells) + MIN_REUSE:
             return False
         g.waits_for = (best, length)
         return best.evaluated < length
@@ -162,7 +163,7 @@ class BatchLoop:
     def _longest_in_flight(self, g: Generation) -> tuple[Generation | None, int]:
         best, longest = None, 0
         for other in self._running:
-            if other.job.salt == g.job.salt:
+            if (other.job.salt, other.cells) == (g.job.salt, g.cells):
                 shared = min(common_prefix(other.tokens, g.tokens), len(g.tokens) - 1)
                 if shared > longest:
                     best, longest = other, shared
@@ -174,7 +175,10 @@ class BatchLoop:
         if other is not None and other.seq is not None and other.evaluated >= length:
             start = self._manager.start_from(other.seq, length)
         else:
-            start = self._manager.start(tokens, salt, cold=g.cold, alone=alone)
+            start = self._manager.start(tokens, salt, g.cells, cold=g.cold, alone=alone)
+        if g.cells and not start.length:
+            g.note(f"nothing in {g.cells} cells begins this prompt: it runs in the engine's own")
+            g.cells = ""
         if start.note:
             g.note(start.note)
         g.started(start, self._pinning.use(g, start.length))

@@ -210,6 +210,18 @@ class Engine(Protocol):
             EngineError: not such a snapshot; `seq` is unused afterwards.
         """
 
+    def transcode(self, data: memoryview | bytes, length: int, kv_types: str) -> memoryview:
+        """A snapshot of `length` tokens with its cells in `kv_types`, such as ``q8_0/q4_0``; "" is the engine's own.
+
+        `restore` takes it, and the sequence then lives in such cells, apart from those of the engine's own types.
+
+        Raises:
+            UnsupportedModeError: this engine, model or device has no such cells.
+        """
+
+    def kv_types(self, seq: int) -> str:
+        """The types of the cells that `seq` lives in; "" for the engine's own."""
+
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         """A snapshot of `length` tokens as arrays, views into `data`. Safe from any thread."""
 

@@ -153,6 +153,15 @@ class ScriptedEngine:
         self._cells.append(seq, length)
         self._sequences[seq] = _Sequence(tokens)
 
+    def transcode(self, data: memoryview | bytes, length: int, kv_types: str) -> memoryview:  # noqa: ARG002
+        if not kv_types:
+            return memoryview(data)
+        msg = f"kv_resident={kv_types!r}: a script has no keys and values."
+        raise UnsupportedModeError(msg)
+
+    def kv_types(self, seq: int) -> str:  # noqa: ARG002
+        return ""
+
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         return Snapshot(length, b"", [Opaque(bytes(data), "a script has no keys and values")])
 

@@ -50,8 +50,10 @@ def fold(snapshot: Snapshot, recipe: Recipe | None = None, rung: Rung | None = N
     blobs: list[bytes] = []
     notes: list[str] = []
     for number, section in enumerate(snapshot.sections):
-        parts, why = _fold_one(section, _layers(recipe, number), rung) if rung is not None else (None, "")
-        placed = parts is None and isinstance(section, Section) and not _from_zero(section.positions)
+        parts, why = (
+            _fold_one(section, snapshot.tokens, _layers(recipe, number), rung) if rung is not None else (None, "")
+        )
+        placed = parts is None and isinstance(section, Section) and not _last_of(section.positions, snapshot.tokens)
         if parts is None:
             parts = _exact(section, placed)
             if rung is not None:
@@ -99,7 +101,7 @@ def unfold(
         if section.how == "opaque":
             snapshot.sections.append(Opaque(unpack_bytes(parts[0], section.size).tobytes(), section.reason))
         elif section.how == "exact":
-            snapshot.sections.append(_unfold_exact(section, parts, header.tokens))
+            snapshot.sections.append(_unfold_exact(section, parts, section.rows))
         else:
             layers = _layers(recipe, number)
             snapshot.sections.append(_unfold_folded(section, parts, header, layers, threads or _threads()))
@@ -120,14 +122,14 @@ def _layers(recipe: Recipe | None, section: int) -> list[LayerRecipe] | None:
 
 
 def _fold_one(
-    section: Section | Opaque, layers: Sequence[LayerRecipe] | None, rung: Rung
+    section: Section | Opaque, tokens: int, layers: Sequence[LayerRecipe] | None, rung: Rung
 ) -> tuple[list[bytes] | None, str]:
     """The blobs of a section folded with loss, or None and why it cannot be."""
     if isinstance(section, Opaque):
         return None, section.reason
     if not layers:
         return None, "the model is not calibrated yet"
-    why = _unfit(section, layers)
+    why = _unfit(section, tokens, layers)
     if why is not None:
         return None, why
     try:
@@ -137,7 +139,7 @@ def _fold_one(
         return None, str(e)
 
 
-def _unfit(section: Section, layers: Sequence[LayerRecipe]) -> str | None:
+def _unfit(section: Section, tokens: int, layers: Sequence[LayerRecipe]) -> str | None:
     """Why `section` cannot be folded with loss, None if it can."""
     other = next((plane.kind for plane in section.planes if plane.kind != "f16"), None)
     if other is not None:
@@ -146,8 +148,8 @@ def _unfit(section: Section, layers: Sequence[LayerRecipe]) -> str | None:
         return "the recipe is for other layers"
     if len(section.positions) <= SINKS:
         return "it has no tokens after those that are kept exactly"
-    if not _from_zero(section.positions):
-        return "its positions are not 0, 1, 2 and so on"
+    if not _last_of(section.positions, tokens):
+        return "its positions are not those of the last tokens"
     if not all(all_finite(plane) for plane in section.planes):
         return "it holds values that are no numbers"
     return None
@@ -160,8 +162,8 @@ def _match(heads: Heads, row_bytes: list[int], layers: Sequence[LayerRecipe]) ->
     return row_bytes == [2 * width for width in widths] and sizes == {(heads.k_size, heads.v_size)} and fits(heads)
 
 
-def _from_zero(positions: NDArray[np.int32]) -> bool:
-    return bool((positions == np.arange(len(positions))).all())
+def _last_of(positions: NDArray[np.int32], tokens: int) -> bool:
+    return len(positions) <= tokens and bool((positions == np.arange(tokens - len(positions), tokens)).all())
 
 
 def _exact(section: Section | Opaque, placed: bool) -> list[bytes]:
@@ -171,16 +173,16 @@ def _exact(section: Section | Opaque, placed: bool) -> list[bytes]:
     return positions + [pack_plane(plane) for plane in section.planes]
 
 
-def _unfold_exact(section: HeaderSection, parts: list[memoryview], tokens: int) -> Section:
+def _unfold_exact(section: HeaderSection, parts: list[memoryview], rows: int) -> Section:
     layers = len(section.planes) // 2
     if not layers or len(section.planes) != 2 * layers or len(parts) != section.placed + 2 * layers:
         msg = f"an exact section of {len(section.planes)} planes has {len(parts)} parts"
         raise SessionCorruptError(msg)
-    positions = np.arange(tokens, dtype=np.int32)
+    positions = np.arange(section.first, section.first + rows, dtype=np.int32)
     if section.placed:
-        positions = unpack_bytes(parts.pop(0), 4 * tokens).view("<i4").astype(np.int32)
+        positions = unpack_bytes(parts.pop(0), 4 * rows).view("<i4").astype(np.int32)
     planes = [
-        Plane(i % layers, "k" if i < layers else "v", p.kind, unpack_plane(part, p.kind, tokens, p.width))
+        Plane(i % layers, "k" if i < layers else "v", p.kind, unpack_plane(part, p.kind, rows, p.width))
         for i, (p, part) in enumerate(zip(section.planes, parts, strict=True))
     ]
     return Section(section.seq, positions, section.heads, planes)
@@ -200,10 +202,11 @@ def _unfold_folded(
     if not _match(section.heads, [p.width for p in section.planes], layers) or kinds != {"f16"} or section.placed:
         msg = "a folded section has other layers than its recipe"
         raise SessionCorruptError(msg)
-    if header.tokens <= SINKS:
-        msg = f"a section of {header.tokens} tokens is never folded with loss"
+    rows = section.rows
+    if rows <= SINKS:
+        msg = f"a section of {rows} tokens is never folded with loss"
         raise SessionCorruptError(msg)
-    positions = np.arange(header.tokens, dtype=np.int32)
+    positions = np.arange(section.first, section.first + rows, dtype=np.int32)
     with ONE_THREAD:
         return unfold_section(parts, section.seq, positions, section.heads, layers, Rung("", *header.rung), threads)
 

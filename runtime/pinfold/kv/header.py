@@ -25,6 +25,7 @@ _OPAQUE_FREE, _OPAQUE_TIMES = 1 << 20, 64
 
 Small = Annotated[int, Field(ge=1, le=1 << 20)]
 Size = Annotated[int, Field(ge=0, le=1 << 20)]
+Size24 = Annotated[int, Field(ge=0, le=1 << 24)]
 Bytes = Annotated[int, Field(ge=0, le=1 << 40)]
 Real = Annotated[float, Field(ge=-1e300, le=1e300)]
 Step = Annotated[float, Field(gt=0, le=4)]
@@ -40,7 +41,10 @@ class _Plane(_Strict):
 
 
 class HeaderSection(_Strict):
-    """One section. `placed`: its positions are not 0, 1, 2 and so on, and are its first blob."""
+    """One section.
+
+    Its `rows` positions are those of the last tokens, from `first` on; or, where it is `placed`, its first blob.
+    """
 
     how: Literal["folded", "exact", "opaque"]
     seq: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] = 0
@@ -48,6 +52,8 @@ class HeaderSection(_Strict):
     v_size: Size = 0
     rope: tuple[Real, Real, Small, bool] | None = None
     placed: bool = False
+    first: Size24 = 0
+    rows: Size24 = 0
     planes: Annotated[list[_Plane], Field(max_length=2048), FailFast()] = []
     size: Bytes = 0
     reason: Annotated[str, Field(max_length=_MOST_REASON)] = ""
@@ -84,6 +90,8 @@ def describe(
         v_size=section.heads.v_size,
         rope=(rope.base, rope.scale, rope.width, rope.halves) if rope is not None else None,
         placed=placed,
+        first=0 if placed or not len(section.positions) else int(section.positions[0]),
+        rows=len(section.positions),
         planes=[_Plane(kind=plane.kind, width=plane.rows.shape[1]) for plane in section.planes],
         blobs=sizes,
     )
@@ -114,8 +122,11 @@ def read_header(data: memoryview, most_bytes: int) -> tuple[Header, int]:
         msg = "a folded session is longer or shorter than its parts"
         raise SessionCorruptError(msg)
     _check_opaque([section for section in header.sections if section.how == "opaque"], most_bytes)
-    rows = sum(4 + sum(plane.width for plane in s.planes) for s in header.sections if s.how != "opaque")
-    if header.tokens * rows > most_bytes:
+    sections = [section for section in header.sections if section.how != "opaque"]
+    if any(s.rows > header.tokens or not (s.placed or s.first + s.rows == header.tokens) for s in sections):
+        msg = f"a folded session of {header.tokens} tokens has sections that end elsewhere"
+        raise SessionCorruptError(msg)
+    if sum(s.rows * (4 + sum(plane.width for plane in s.planes)) for s in sections) > most_bytes:
         msg = f"a folded session of {header.tokens} tokens says that it needs more than {most_bytes} bytes"
         raise SessionCorruptError(msg)
     return header, at

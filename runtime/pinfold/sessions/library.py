@@ -81,12 +81,17 @@ class Library:
         entry = self.shelf.of_pin(record) if record is not None else None
         return entry if entry is not None and (salt, name) not in self.sessions else self.session(name, salt)
 
+    def cells_of(self, session: str | None, salt: str | None) -> str:
+        """Types of the cells that requests of `session` run in; "" for the engine's own."""
+        entry = self.sessions.get((salt, session)) if session is not None else None
+        return entry.cells if entry is not None else ""
+
     # --- by tokens
 
-    def find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
-        """As `Shelf.find`, and on disk where that has a good deal more."""
-        length, entry = self.shelf.find(tokens, salt)
-        if self.vault is None or length + _WORTH_READING >= len(tokens):
+    def find(self, tokens: Sequence[int], salt: str | None, cells: str = "") -> tuple[int, Entry | None]:
+        """As `Shelf.find`, and on disk, where everything is in the engine's own cells, if that has a good deal more."""
+        length, entry = self.shelf.find(tokens, salt, cells)
+        if self.vault is None or cells or length + _WORTH_READING >= len(tokens):
             return length, entry
         found = self.vault.find(tokens, salt, whole=not self._cuts)
         if found is None or min(found.length, len(tokens) - 1) < length + _WORTH_READING:

@@ -18,29 +18,18 @@ from pinfold.errors import (
     InvalidRequestError,
     PinNotFoundError,
     SessionError,
-    SessionNotFoundError,
     StoreBusyError,
     StoreError,
 )
 from pinfold.sessions.library import Library
 from pinfold.sessions.pins import Pin, PinRecord, Tier
-from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind, Parked
+from pinfold.sessions.shelf import MIN_REUSE, Entry, Kind
 from pinfold.sessions.space import KVSpace
 
 if TYPE_CHECKING:
     from pinfold.sessions.folder import Folder
 
-__all__ = ["FoldReport", "SessionInfo", "SessionManager", "Start"]
-
-
-@dataclass(frozen=True, slots=True)
-class FoldReport:
-    """What a fold came to: the codec, bytes before and after, and what was kept without loss, and why."""
-
-    codec: str
-    raw_bytes: int
-    folded_bytes: int
-    notes: tuple[str, ...] = ()
+__all__ = ["SessionInfo", "SessionManager", "Start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +73,7 @@ class SessionManager:
         now: Callable[[], float] = time.time,
         folder: Folder | None = None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._now = now
         self.library = Library(engine, folder)
         self.space = KVSpace(engine, memory, self.library)
@@ -92,20 +81,23 @@ class SessionManager:
 
     # --- a request's way through
 
-    def best_length(self, tokens: Sequence[int], salt: str | None) -> int:
+    def best_length(self, tokens: Sequence[int], salt: str | None, cells: str = "") -> int:
         """Tokens that a request for `tokens` would find computed."""
-        return self.space.shelf.find(tokens, salt)[0]
+        return self.space.shelf.find(tokens, salt, cells)[0]
 
-    def start(self, tokens: Sequence[int], salt: str | None, *, cold: bool = False, alone: bool = False) -> Start:
+    def start(
+        self, tokens: Sequence[int], salt: str | None, cells: str = "", *, cold: bool = False, alone: bool = False
+    ) -> Start:
         """A sequence for `tokens` that begins with the longest prefix known, at least one token short of all.
 
+        `cells`: as `Entry.cells`, of those that are searched.
         `cold` leaves out the search. A prefix that cannot be brought back or forked is forgotten, unless it was for
         lack of room, and the request starts cold. `alone`: no other request runs, so that idle KV may leave the cells.
 
         Raises:
             CacheFullError: no sequence id is left.
         """
-        length, entry = (0, None) if cold else self.library.find(tokens, salt)
+        length, entry = (0, None) if cold else self.library.find(tokens, salt, cells)
         if alone:  # before anything is brought back: it then lands in the low cells, and attention walks no further
             self.space.clear_for(tokens, length if entry is not None and entry.seq is not None else 0, entry)
         if entry is None:
@@ -122,18 +114,18 @@ class SessionManager:
     def start_from(self, seq: int, length: int) -> Start:
         """A sequence that begins with the first `length` tokens of `seq`, which another request is running on."""
         new = self.space.new_seq()
-        self._engine.fork(seq, new, length)
+        self.engine.fork(seq, new, length)
         return Start(new, length, "a request in flight", "resident")
 
     def finish(self, seq: int, tokens: Sequence[int], salt: str | None, session: str | None) -> None:
         """Keeps what a request left on `seq`: as `session`, or as a recent request if it is worth keeping."""
-        kept = list(tokens[: self._engine.length(seq)])
+        kept, cells = list(tokens[: self.engine.length(seq)]), self.engine.kv_types(seq)
         if session is not None:
-            self._keep_session(Entry(Kind.SESSION, session, salt, kept, seq))
-        elif len(kept) < MIN_REUSE or self.space.shelf.holds(kept, salt):
+            self.keep_session(Entry(Kind.SESSION, session, salt, kept, seq, cells=cells))
+        elif len(kept) < MIN_REUSE or self.space.shelf.holds(kept, salt, cells):
             self.space.abandon(seq)
         else:
-            self.space.keep(Entry(Kind.RECENT, "", salt, kept, seq))
+            self.space.keep(Entry(Kind.RECENT, "", salt, kept, seq, cells=cells))
 
     # --- pins
 
@@ -238,7 +230,7 @@ class SessionManager:
             self.library.sessions[salt, new_name] = Entry(Kind.SESSION, new_name, salt, source.tokens, None)
             return
         seq = self._start_on(source, len(source.tokens)).seq
-        self._keep_session(Entry(Kind.SESSION, new_name, salt, source.tokens, seq))
+        self.keep_session(Entry(Kind.SESSION, new_name, salt, source.tokens, seq, cells=source.cells))
 
     def drop_session(self, name: str, salt: str | None) -> None:
         """Forgets the session and its KV. Raises SessionNotFoundError."""
@@ -248,24 +240,6 @@ class SessionManager:
         if entry in self.space.shelf:
             self.space.forget(entry)
 
-    def refold(self, name: str, salt: str | None, preset: str) -> FoldReport:
-        """Folds a session or pin anew by `preset` and moves it to memory.
-
-        Raises:
-            SessionNotFoundError: there is none of that name, or its KV is lost.
-            EngineError, SessionError, StoreError: its copy could not be brought back.
-        """
-        entry = self.library.entry_named(name, salt)
-        self.space.bring_back(entry)
-        if entry.seq is None or self.library.folder is None:
-            msg = f"{entry.label} is lost: there is nothing to fold. Its next request computes it again."
-            raise SessionNotFoundError(msg)
-        folded = self.library.folder.fold(self._engine.snapshot(entry.seq), len(entry.tokens), preset)
-        entry.parked = Parked(len(entry.tokens), None, folded)
-        entry.stored = None  # what is on disk is of another preset: it is replaced
-        self.space.leave_cells(entry)
-        return FoldReport(folded.codec, folded.raw_bytes, len(folded.data), folded.notes)
-
     # --- inside
 
     def _start_on(self, entry: Entry, length: int) -> Start:
@@ -273,7 +247,7 @@ class SessionManager:
         restore_s = self.space.bring_back(entry)
         seq = self.space.new_seq(keep=entry)
         try:
-            self._engine.fork(entry.seq if entry.seq is not None else -1, seq, length)
+            self.engine.fork(entry.seq if entry.seq is not None else -1, seq, length)
         except EngineError:
             self.space.abandon(seq)
             raise
@@ -283,16 +257,18 @@ class SessionManager:
 
     def _pinned(self, seq: int, record: PinRecord) -> Entry:
         new = self.space.new_seq()
-        self._engine.fork(seq, new, len(record.tokens))
+        self.engine.fork(seq, new, len(record.tokens))
         kind = Kind.AUTO_PIN if record.automatic else Kind.PIN
-        return Entry(kind, record.name, record.salt, list(record.tokens), new, pin=record)
+        cells = self.engine.kv_types(new)
+        return Entry(kind, record.name, record.salt, list(record.tokens), new, pin=record, cells=cells)
 
     def _release_pin(self, record: PinRecord) -> None:
         entry = self.space.shelf.of_pin(record)
         if entry is not None:
             entry.demote()
 
-    def _keep_session(self, entry: Entry) -> None:
+    def keep_session(self, entry: Entry) -> None:
+        """Makes `entry` what its name stands for."""
         old = self.library.sessions.get((entry.salt, entry.name))
         if old is not None:
             old.demote()

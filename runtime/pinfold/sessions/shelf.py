@@ -55,7 +55,7 @@ class Entry:
     It is resident while `seq` is set, which then holds exactly its KV, in memory while `parked` is, and on disk while
     `stored` is, the store's key; maybe all of these. `used_at` is when it was used, by the monotonic clock,
     and `noted_at` when the store was told. `erased`: it must not be on disk any more. `ahead`: what is on
-    disk is being read before anyone asks for it.
+    disk is being read before anyone asks for it. `cells`: types of its cells, "" for the engine's own.
     """
 
     kind: Kind
@@ -72,6 +72,12 @@ class Entry:
     noted_at: float = 0.0
     erased: bool = False
     ahead: Future[Parked] | None = None
+    cells: str = ""
+
+    @property
+    def tree(self) -> tuple[str | None, str]:
+        """What it may be shared with: entries of the same salt in cells of the same types."""
+        return self.salt, self.cells
 
     @property
     def tier(self) -> Tier:
@@ -93,12 +99,15 @@ class Entry:
 
 
 class Shelf:
-    """All entries, in one prefix tree for each salt. `cuts`: a prefix of an entry can be reused, not only all of it."""
+    """All entries, in one prefix tree for each salt and type of cells.
+
+    `cuts`: a prefix of an entry can be reused, not only all of it.
+    """
 
     def __init__(self, *, cuts: bool) -> None:
         self._cuts = cuts
         self._entries: dict[Entry, None] = {}
-        self._trees: dict[str | None, PrefixTree[Entry]] = {}
+        self._trees: dict[tuple[str | None, str], PrefixTree[Entry]] = {}
         self._clock = itertools.count(1)
 
     def __len__(self) -> int:
@@ -113,28 +122,28 @@ class Shelf:
     def add(self, entry: Entry) -> None:
         """Puts `entry` on the shelf, as the one used last."""
         self._entries[entry] = None
-        self._trees.setdefault(entry.salt, PrefixTree()).insert(entry, entry.tokens)
+        self._trees.setdefault(entry.tree, PrefixTree()).insert(entry, entry.tokens)
         self.touch(entry)
 
     def remove(self, entry: Entry) -> None:
         """Takes `entry` off."""
         del self._entries[entry]
-        tree = self._trees[entry.salt]
+        tree = self._trees[entry.tree]
         tree.remove(entry)
         if not len(tree):
-            del self._trees[entry.salt]
+            del self._trees[entry.tree]
 
     def touch(self, entry: Entry) -> None:
         """Makes `entry` the one used last."""
         entry.used = next(self._clock)
         entry.used_at = time.monotonic()
 
-    def find(self, tokens: Sequence[int], salt: str | None) -> tuple[int, Entry | None]:
+    def find(self, tokens: Sequence[int], salt: str | None, cells: str = "") -> tuple[int, Entry | None]:
         """The longest prefix of `tokens` that can be reused, short of all of them, and an entry that holds it.
 
         One token must be left to evaluate, or there would be no logits.
         """
-        tree = self._trees.get(salt)
+        tree = self._trees.get((salt, cells))
         if tree is None:
             return 0, None
         limit = len(tokens) - 1
@@ -148,23 +157,23 @@ class Shelf:
             return 0, None
         return length, max(holders, key=lambda e: (e.seq is not None, e.parked is not None, e.kind, e.used))
 
-    def holds(self, tokens: Sequence[int], salt: str | None) -> bool:
+    def holds(self, tokens: Sequence[int], salt: str | None, cells: str = "") -> bool:
         """Whether an entry begins with all of `tokens`, so that keeping them again gains nothing."""
-        tree = self._trees.get(salt)
+        tree = self._trees.get((salt, cells))
         return self._cuts and tree is not None and tree.longest(tokens).length == len(tokens)
 
     def covered_by(self, entry: Entry) -> list[Entry]:
         """Nameless entries that are a prefix of `entry`, and so gain nothing beside it."""
         if not self._cuts:
             return []
-        matches = self._trees[entry.salt].prefixes(entry.tokens)
+        matches = self._trees[entry.tree].prefixes(entry.tokens)
         return [e for match in matches for e in match.holders if e is not entry and e.kind is Kind.RECENT]
 
     def beginning_with(self, entry: Entry) -> list[Entry]:
         """Other entries that begin with all of `entry`'s tokens."""
         if not self._cuts:
             return []
-        return [e for e in self._trees[entry.salt].longest(entry.tokens).holders if e is not entry]
+        return [e for e in self._trees[entry.tree].longest(entry.tokens).holders if e is not entry]
 
     def of_pin(self, record: PinRecord) -> Entry | None:
         """The entry that holds the pin's KV."""

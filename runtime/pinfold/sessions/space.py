@@ -125,12 +125,20 @@ class KVSpace:
         parked = entry.parked
         if parked is None:
             parked = self._copies.read(entry)
+            if entry.cells:
+                parked = self._in_its_cells(entry, parked)
             if self.has_memory_for(parked.nbytes):
                 entry.parked = parked
         if parked.raw is not None:
             return parked.raw, parked.length
         folded = parked.folded.data if parked.folded is not None else b""
         return self._copies.unfold(folded, parked.length), parked.length
+
+    def _in_its_cells(self, entry: Entry, parked: Parked) -> Parked:
+        """What the disk has is in the engine's own types."""
+        folded = parked.folded.data if parked.folded is not None else b""
+        raw = parked.raw if parked.raw is not None else self._copies.unfold(folded, parked.length)
+        return Parked(parked.length, self._engine.transcode(raw, parked.length, entry.cells))
 
     def clear_for(self, tokens: Sequence[int], reused: int, source: Entry | None) -> None:
         """Parks idle entries that a request for `tokens`, begun on `reused` cells of `source`, does not need.

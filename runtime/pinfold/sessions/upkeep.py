@@ -136,7 +136,8 @@ class Upkeep:
 
     def _wants_reading(self, entry: Entry) -> bool:
         """A pin is at least in memory."""
-        return entry.tier == "disk" and entry.kind >= Kind.AUTO_PIN and entry not in self._at_work | self._failed
+        busy = self._at_work | self._failed
+        return entry.tier == "disk" and entry.kind >= Kind.AUTO_PIN and not entry.cells and entry not in busy
 
     def _wants_folding(self, entry: Entry) -> bool:
         parked = entry.parked
@@ -156,7 +157,7 @@ class Upkeep:
 
     def _save(self, entry: Entry) -> None:
         vault, ready = self.vault, entry.parked.folded if entry.parked is not None else None
-        if ready is not None and ready.codec == "exact" != self._folder.codec:
+        if entry.cells or (ready is not None and ready.codec == "exact" != self._folder.codec):
             ready = None
         state, length = self._state_of(entry)
         if vault is None:
@@ -166,6 +167,8 @@ class Upkeep:
             folded = ready
             if folded is None:
                 known = state if state is not None else self._folder.unfold(self._copy_of(vault, entry), length)
+                if entry.cells:  # what is on disk is in the engine's own types
+                    known = self._engine.transcode(known, length, "")
                 folded = self._folder.fold(known, length)
             vault.save(entry, folded)
             return folded
@@ -178,6 +181,8 @@ class Upkeep:
         if not self._went_well(entry, saved, "stays in memory") or entry not in space.shelf:
             return
         folded = saved.result()
+        if entry.cells:
+            return
         if entry.parked is not None:
             if entry.parked.length == len(entry.tokens):
                 entry.parked.folded = folded

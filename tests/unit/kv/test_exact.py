@@ -95,7 +95,7 @@ def test_what_a_recipe_does_not_cover_is_kept_and_named() -> None:
     cases: dict[str, Snapshot] = {"other layers": make_snapshot(Geometry(layers=2), 30)}
     cases["kept exactly"] = make_snapshot(geometry, 1)
     moved = make_snapshot(geometry, 30)
-    moved.sections[0].positions += 5  # type: ignore[union-attr]
+    moved.sections[0].positions[7:] += 5  # type: ignore[union-attr]
     cases["positions"] = moved
     for bad in (np.inf, np.nan):
         broken = make_snapshot(geometry, 30)
@@ -114,6 +114,22 @@ def test_what_a_recipe_does_not_cover_is_kept_and_named() -> None:
         same(unfold(folded.data, lambda _: recipe, most_bytes=MOST), snapshot)
     assert fold(good, recipe, rung).notes == ()
     assert "not calibrated" in fold(good, None, rung).notes[0]
+
+
+def test_the_last_tokens_of_a_sliding_window_are_folded_where_they_stand() -> None:
+    geometry = Geometry()
+    window = make_snapshot(geometry, 30)
+    window.sections[0].positions += 500  # type: ignore[union-attr]
+    window.tokens = 530
+    folded = fold(window, make_recipe(geometry), LADDER[3])
+    assert (folded.codec, folded.notes) == (LADDER[3].name, ())
+    back = unfold(folded.data, lambda _: make_recipe(geometry), most_bytes=MOST)
+    section = back.sections[0]
+    assert isinstance(section, Section)
+    assert section.positions.tolist() == list(range(500, 530))
+    assert back.tokens == 530
+    exact = unfold(fold(window).data, lambda _: None, most_bytes=MOST)
+    same(exact, window)
 
 
 def test_values_out_of_reach_are_kept_not_clipped() -> None:

@@ -1,210 +1,150 @@
-"""The llama.cpp engine: `engines.base.Engine` over one context with many sequences in a unified KV."""
+"""The llama.cpp engine: `engines.base.Engine` over contexts with many sequences in a unified KV."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pinfold.engines.base import Capabilities, ForwardInterrupted, Mode, Span
-from pinfold.engines.buffers import BufferPool
-from pinfold.engines.cells import CellLedger
-from pinfold.engines.llama_cpp.batch import Batch, rows_of
-from pinfold.engines.llama_cpp.library import expecting_errors
-from pinfold.engines.llama_cpp.loading import Loaded, load
-from pinfold.engines.llama_cpp.state import build_state, parse_state
-from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError
+from pinfold.engines.base import Capabilities, Mode, Span
+from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
+from pinfold.engines.llama_cpp.lane import Lane
+from pinfold.engines.llama_cpp.loading import Loaded, lane_of, load, open_lane
+from pinfold.engines.llama_cpp.state import build_state, kv_types_of, parse_state
+from pinfold.engines.llama_cpp.transcode import Transcoder
+from pinfold.errors import EngineError, PinfoldError
 from pinfold.kv.snapshot import Snapshot
 from pinfold.options import RuntimeOptions
 
 __all__ = ["LlamaCppEngine"]
 
-_NO_SLOT = 1
-_ABORTED = 2
-
 
 class LlamaCppEngine:
-    """One GGUF model. See `engines.base.Engine` for the contract and the rule about threads."""
+    """One GGUF model. See `engines.base.Engine` for the contract and the rule about threads.
+
+    Sequences live in the main lane, whose cells have the type that the engine was opened with. Another lane is opened
+    when a sequence of other types is restored, and closed when its last one is dropped.
+    """
 
     def __init__(self, path: Path, name: str, options: RuntimeOptions) -> None:
-        loaded = load(path, name, options)
-        self._lib = loaded.lib
-        self._model: Any = loaded.model
-        self._context: Any = loaded.context
-        self._memory = self._lib.llama_get_memory(loaded.context)
-        self._trims = loaded.trims
-        self._heads = loaded.heads
-        self._batch = Batch(loaded.lib, loaded.max_tokens)
-        self._cells = CellLedger(loaded.n_cells, options.max_sequences)
-        self._n_vocab = loaded.tokenizer.n_vocab
-        self._logits: NDArray[np.float32] = np.empty((0, self._n_vocab), dtype=np.float32)
-        self._logits_at = (0, 0)
-        self._buffers = BufferPool()
-        self._abort_flag = _install_abort_flag(loaded)
+        self._loaded = loaded = load(path, name, options)
+        self._options = options
+        self._main = lane_of(loaded, options, loaded.context, loaded.kv_types, loaded.n_cells)
+        self._others: dict[KVTypes, Lane] = {}
+        self._lane_of: dict[int, Lane] = {}  # of the sequences that are not in the main lane
+        self._transcoder: Transcoder | None = None
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
         self.max_rows = loaded.max_rows
         self.capabilities = _capabilities(loaded, options)
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        self._check(spans)
-        rows = self._batch.fill(spans)
-        self._abort_flag[0] = 0
-        expecting_errors.clear()
-        code = self._lib.llama_decode(self._context, self._batch.struct)
-        if code:
-            self._undo(code, spans)
-        for span in spans:
-            self._cells.append(span.seq, len(span.tokens))
-        return self._split_logits(spans, rows)
+        if not self._lane_of:
+            return self._main.forward(spans)
+        by_lane: dict[Lane, list[int]] = {}
+        for place, span in enumerate(spans):
+            by_lane.setdefault(self._lane(span.seq), []).append(place)
+        results: list[NDArray[np.float32] | None] = [None] * len(spans)
+        done: list[Span] = []
+        for lane, places in by_lane.items():
+            part = [spans[place] for place in places]
+            try:
+                logits = lane.forward(part)
+            except PinfoldError:
+                for span in done:  # all or nothing
+                    self.trim(span.seq, span.start)
+                raise
+            for place, rows in zip(places, logits, strict=True):
+                results[place] = rows
+            done += part
+        return results
 
     def interrupt(self) -> None:
-        expecting_errors.set()
-        self._abort_flag[0] = 1
+        for lane in self._lanes:
+            lane.interrupt()
 
     def length(self, seq: int) -> int:
-        return self._cells.length(seq)
+        return self._lane(seq).cells.length(seq)
 
     def fork(self, src: int, dst: int, length: int) -> None:
-        have = self._cells.length(src)
-        if self._cells.length(dst):
+        lane = self._lane(src)
+        if self.length(dst):
             msg = f"sequence {dst} is in use"
             raise EngineError(msg)
-        if length > have or (length < have and not self._trims):
-            msg = f"cannot fork {length} of {have} tokens: this model's state cannot be cut"
-            raise TrimError(msg)
-        self._lib.llama_memory_seq_cp(self._memory, src, dst, 0 if self._trims else -1, length if self._trims else -1)
-        self._cells.share(src, dst, length)
-        if self._lib.llama_memory_seq_pos_max(self._memory, dst) != length - 1:
-            self.drop(dst)
-            msg = f"the fork of {length} tokens came out with another length; it was dropped"
-            raise TrimError(msg)
+        lane.fork(src, dst, length)
+        if lane is not self._main:
+            self._lane_of[dst] = lane
 
     def trim(self, seq: int, length: int) -> None:
-        if length == self._cells.length(seq):
-            return
-        done = self._trims and bool(self._lib.llama_memory_seq_rm(self._memory, seq, length, -1))
-        if not done or self._lib.llama_memory_seq_pos_max(self._memory, seq) != length - 1:
-            self.drop(seq)
-            msg = f"this model's state cannot be cut back to {length} tokens; the sequence was dropped"
-            raise TrimError(msg)
-        self._cells.cut(seq, length)
+        self._lane(seq).trim(seq, length)
 
     def drop(self, seq: int) -> None:
-        self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-        self._cells.cut(seq, 0)
+        lane = self._lane(seq)
+        lane.drop(seq)
+        if self._lane_of.pop(seq, None) is not None and lane not in self._lane_of.values():
+            del self._others[lane.kv_types]
+            lane.close()
 
     def free_cells(self) -> int:
-        return self._cells.free
+        return min(lane.cells.free for lane in self._lanes)
 
     def exclusive_cells(self, seq: int) -> int:
-        return self._cells.exclusive(seq)
+        return self._lane(seq).cells.exclusive(seq)
 
     def snapshot(self, seq: int) -> memoryview:
-        size = self._lib.llama_state_seq_get_size(self._context, seq)
-        buffer = self._buffers.lend(size)
-        written = self._lib.llama_state_seq_get_data(self._context, _bytes_at(buffer), size, seq)
-        if written != size:
-            msg = f"llama.cpp wrote {written} of {size} bytes of sequence {seq}"
-            raise EngineError(msg)
-        return buffer.data
+        return self._lane(seq).snapshot(seq)
 
     def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
-        if length > self._cells.free:
-            msg = f"{length} tokens do not fit into {self._cells.free} free KV cells"
-            raise CacheFullError(msg)
-        buffer = np.frombuffer(data, dtype=np.uint8)
-        read = self._lib.llama_state_seq_set_data(self._context, _bytes_at(buffer), len(data), seq)
-        if read != len(data) or self._lib.llama_memory_seq_pos_max(self._memory, seq) != length - 1:
+        kv_types = kv_types_of(memoryview(data), length, self._loaded.heads)
+        if kv_types is None or kv_types == self._main.kv_types:
+            self._main.restore(seq, data, length)
+            return
+        lane = self._others.get(kv_types)
+        if lane is None:
+            lane = self._others[kv_types] = open_lane(self._loaded, self._options, kv_types)
+        self._lane_of[seq] = lane
+        try:
+            lane.restore(seq, data, length)
+        except PinfoldError:
             self.drop(seq)
-            msg = f"the bytes are no snapshot of {length} tokens of this model and context"
-            raise EngineError(msg)
-        self._cells.append(seq, length)
+            raise
 
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
-        return parse_state(memoryview(data), length, self._heads)
+        return parse_state(memoryview(data), length, self._loaded.heads)
 
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return build_state(snapshot).data
 
+    def kv_types(self, seq: int) -> str:
+        lane = self._lane(seq)
+        return "" if lane is self._main else str(lane.kv_types)
+
+    def transcode(self, data: memoryview | bytes, length: int, kv_types: str) -> memoryview:
+        wanted = self._main.kv_types
+        if kv_types:
+            on_gpu = self.capabilities.device != "cpu"
+            wanted = parse_kv_types(kv_types, head_size=self._loaded.heads[0].k_size, on_gpu=on_gpu)
+        snapshot = self.open_snapshot(data, length)
+        if self._transcoder is None:
+            self._transcoder = Transcoder(self._loaded, self._options)
+        return build_state(self._transcoder.to(snapshot, wanted)).data
+
     def close(self) -> None:
-        if self._context:
-            self._lib.llama_free(self._context)
-            self._lib.llama_model_free(self._model)
-            self._context = self._model = None
+        for lane in (*self._others.values(), self._main):
+            lane.close()
+        self._others.clear()
+        self._lane_of.clear()
+        self._loaded.free_model()
 
-    def _check(self, spans: Sequence[Span]) -> None:
-        total = sum(len(span.tokens) for span in spans)
-        if not spans or total > self.max_tokens:
-            msg = f"a forward takes 1 to {self.max_tokens} tokens, not {total}"
-            raise EngineError(msg)
-        for span in spans:
-            if span.start != self._cells.length(span.seq) or not span.tokens:
-                msg = (
-                    f"span of sequence {span.seq} starts at {span.start}, its KV ends at {self._cells.length(span.seq)}"
-                )
-                raise EngineError(msg)
-        if total > self._cells.free:
-            msg = f"{total} tokens do not fit into {self._cells.free} free KV cells"
-            raise CacheFullError(msg)
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return (self._main, *self._others.values())
 
-    def _undo(self, code: int, spans: Sequence[Span]) -> None:
-        if code == _NO_SLOT:
-            msg = f"llama.cpp found no room for {sum(len(s.tokens) for s in spans)} tokens in its KV"
-            raise CacheFullError(msg)
-        if code == _ABORTED and all(
-            self._lib.llama_memory_seq_rm(self._memory, span.seq, span.start, -1) for span in spans
-        ):
-            raise ForwardInterrupted
-        msg = f"llama_decode failed with code {code}; the sequences that took part were dropped"
-        raise DecodeError(msg)
-
-    def _split_logits(self, spans: Sequence[Span], rows: int) -> list[NDArray[np.float32] | None]:
-        if not rows:
-            self._lib.llama_synchronize(self._context)
-            return [None] * len(spans)
-        logits = self._view_logits(rows)
-        split: list[NDArray[np.float32] | None] = []
-        at = 0
-        for span in spans:
-            count = rows_of(span)
-            split.append(logits[at : at + count] if count else None)
-            at += count
-        return split
-
-    def _view_logits(self, rows: int) -> NDArray[np.float32]:
-        address = ctypes.cast(self._lib.llama_get_logits(self._context), ctypes.c_void_p).value
-        if not address:
-            msg = "llama.cpp gave no logits for a finished forward"
-            raise DecodeError(msg)
-        if (address, rows) != self._logits_at:  # it seldom moves, and a view takes a while to make
-            block = (ctypes.c_float * (rows * self._n_vocab)).from_address(address)
-            self._logits = np.ctypeslib.as_array(block).reshape(rows, self._n_vocab)
-            self._logits_at = (address, rows)
-        return self._logits
-
-
-def _bytes_at(buffer: NDArray[np.uint8]) -> Any:
-    return ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
-
-
-def _install_abort_flag(loaded: Loaded) -> Any:
-    """A two-byte buffer; setting its first byte ends the running forward.
-
-    llama.cpp asks a C callback at every graph node whether to go on. libc's strlen over the buffer is that callback:
-    0 while the first byte is 0, else 1. A Python callback would take the GIL hundreds of times a forward.
-    """
-    flag = (ctypes.c_uint8 * 2)()
-    libc = ctypes.CDLL(None) if os.name != "nt" else ctypes.CDLL("msvcrt")
-    strlen = ctypes.cast(libc.strlen, loaded.lib.ggml_abort_callback)
-    loaded.lib.llama_set_abort_callback(loaded.context, strlen, ctypes.cast(flag, ctypes.c_void_p))
-    return flag
+    def _lane(self, seq: int) -> Lane:
+        return self._lane_of.get(seq, self._main)
 
 
 def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:

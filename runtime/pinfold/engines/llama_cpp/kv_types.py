@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["KVTypes", "parse_kv_types", "row_bytes", "type_name", "type_number"]
+__all__ = ["KVTypes", "is_block_type", "parse_kv_types", "row_bytes", "type_name", "type_number"]
 
 # name -> (ggml type number, bytes per block, values per block)
 _TYPES = {
@@ -46,6 +46,11 @@ class KVTypes:
 
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+def is_block_type(name: str) -> bool:
+    """Whether values of the type are rounded in blocks."""
+    return _TYPES[name][2] > 1
 
 
 def type_name(number: int) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 from pinfold.engines.base import ModelInfo
 from pinfold.engines.llama_cpp.heads import describe_heads
 from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
+from pinfold.engines.llama_cpp.lane import Lane
 from pinfold.engines.llama_cpp.library import load_library, recent_errors
 from pinfold.engines.llama_cpp.tokenizer import LlamaTokenizer
 from pinfold.engines.memory import Fitted, fit_context, free_memory
@@ -23,7 +24,7 @@ from pinfold.errors import CacheFullError, ModelFormatError, ModelNotFoundError,
 from pinfold.kv.snapshot import Heads
 from pinfold.options import RuntimeOptions
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "lane_of", "load", "open_lane"]
 
 log = logging.getLogger("pinfold.llama_cpp")
 
@@ -32,7 +33,7 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loaded:
     """A model and a context that now belong to the caller, who frees both."""
 
@@ -53,6 +54,12 @@ class Loaded:
     facets: dict[str, str]
     heads: tuple[Heads, ...]
 
+    def free_model(self) -> None:
+        """Frees the model, after all contexts. Calling it twice is fine."""
+        if self.model:
+            self.lib.llama_model_free(self.model)
+            self.model = None
+
 
 def load(path: Path, name: str, options: RuntimeOptions) -> Loaded:
     """Loads the model and opens its context.
@@ -70,6 +77,32 @@ def load(path: Path, name: str, options: RuntimeOptions) -> Loaded:
     except BaseException:
         lib.llama_model_free(model)
         raise
+
+
+def open_lane(loaded: Loaded, options: RuntimeOptions, kv_types: KVTypes, cells: int | None = None) -> Lane:
+    """Another context over the loaded model, with cells of `kv_types`: by default as many as one request may use.
+
+    Raises:
+        CacheFullError: the memory for its cells could not be had.
+    """
+    n_cells = cells or _round_up(loaded.n_ctx, 256)
+    context = _open_context(loaded.lib, loaded.model, options, kv_types, n_cells, loaded.max_tokens, loaded.max_rows)
+    return lane_of(loaded, options, context, kv_types, n_cells)
+
+
+def lane_of(loaded: Loaded, options: RuntimeOptions, context: Any, kv_types: KVTypes, n_cells: int) -> Lane:
+    """The lane that now owns `context`."""
+    return Lane(
+        loaded.lib,
+        context,
+        kv_types,
+        n_cells=n_cells,
+        n_seq=options.max_sequences,
+        n_vocab=loaded.tokenizer.n_vocab,
+        max_tokens=loaded.max_tokens,
+        trims=loaded.trims,
+        window=loaded.lib.llama_model_n_swa(loaded.model),
+    )
 
 
 def _load_model(lib: ModuleType, path: Path, options: RuntimeOptions) -> Any:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pinfold.engines.llama_cpp.kv_types import row_bytes, type_name, type_number
+from pinfold.engines.llama_cpp.kv_types import KVTypes, row_bytes, type_name, type_number
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
 
-__all__ = ["build_state", "parse_state"]
+__all__ = ["build_state", "kv_types_of", "parse_state"]
 
 _HEAD = 8
 _CELL = np.dtype([("position", "<i4"), ("count", "<u4"), ("seq", "<i4")])
@@ -55,16 +55,27 @@ def parse_state(data: memoryview, tokens: int, heads: Sequence[Heads]) -> Snapsh
     data = data.cast("B")
     snapshot = Snapshot(tokens, bytes(data[:_HEAD]))
     reader = _Reader(data, min(_HEAD, len(data)))
-    for described in heads:
+    for number, described in enumerate(heads):
         start = reader.at
         try:
-            snapshot.sections.append(_read_section(reader, tokens, described))
+            section = _read_section(reader, described)
+            _check_cells(section, tokens, windowed=number > 0)
+            snapshot.sections.append(section)
         except _Layout as e:
             snapshot.sections.append(Opaque(bytes(data[start:]), str(e)))
             return snapshot
     if reader.at != len(data):
         snapshot.sections.append(Opaque(bytes(data[reader.at :]), "bytes after the last cache that is known"))
     return snapshot
+
+
+def kv_types_of(data: memoryview, tokens: int, heads: Sequence[Heads]) -> KVTypes | None:
+    """The types of the cells in the state of a sequence of `tokens` tokens; None where they cannot be read."""
+    kinds: dict[Part, set[str]] = {"k": set(), "v": set()}
+    for section in parse_state(data, tokens, heads).sections:
+        for plane in section.planes if isinstance(section, Section) else ():
+            kinds[plane.part].add(plane.kind)
+    return KVTypes(kinds["k"].pop(), kinds["v"].pop()) if [len(each) for each in kinds.values()] == [1, 1] else None
 
 
 def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
@@ -110,13 +121,22 @@ def _meta(section: Section) -> bytes:
     return struct.pack("<II", 1, len(cells)) + cells.tobytes() + struct.pack("<II", 0, len(section.planes) // 2)
 
 
-def _read_section(reader: _Reader, tokens: int, heads: Heads) -> Section:
+def _check_cells(section: Section, tokens: int, *, windowed: bool) -> None:
+    """A sliding-window cache gives only the cells that the next token still sees, those of the last tokens."""
+    cells, positions = len(section.positions), section.positions
+    least = tokens - cells if windowed else 0
+    if cells > tokens or (cells < tokens and not windowed) or (windowed and positions.min() < least):
+        msg = f"{cells} cells for {tokens} tokens"
+        raise _Layout(msg)
+
+
+def _read_section(reader: _Reader, heads: Heads) -> Section:
     streams, cells = reader.number("I"), reader.number("I")
     if streams != 1:
         msg = f"{streams} streams where one is expected"
         raise _Layout(msg)
-    if not cells or cells != tokens:
-        msg = f"{cells} cells for {tokens} tokens"
+    if not cells:
+        msg = "no cells"
         raise _Layout(msg)
     table = np.frombuffer(reader.take(cells * _CELL.itemsize), dtype=_CELL)
     if (table["count"] != 1).any() or (table["seq"] != table["seq"][0]).any():
