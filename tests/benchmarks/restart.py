@@ -1,6 +1,7 @@
 """A pin before and after a restart: time to the first token cold, warm, and first of all in a new process.
 
-Each process is new and opens the same store. The model is calibrated before, as it is after its first idle minute.
+Each process is new and opens the same store. Its first turn comes at once, before anything was read ahead, or a second
+after it has started. The model is calibrated before, as it is after its first idle minute.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ QUESTION = (
 WARM_TURNS = 6
 # What the calibration of a model may take.
 PATIENCE_S = 900.0
+# Seconds between the start of a process and its first turn.
+WAITS = (0.0, 1.0)
 
 
 def main() -> None:
@@ -36,6 +39,7 @@ def main() -> None:
     options.add_argument("--restarts", type=int, default=5)
     options.add_argument("--phase", choices=("learn", "stay", "return"), help=argparse.SUPPRESS)
     options.add_argument("--store", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     args = options.parse_args()
     if args.phase:
         print(json.dumps({"learn": learn, "stay": stay, "return": come_back}[args.phase](args)))
@@ -45,14 +49,15 @@ def main() -> None:
         progress("calibrating, and pinning")
         pinned = in_a_process("learn", args)
         stayed = in_a_process("stay", args)
-        returned = [in_a_process("return", args) for _ in range(args.restarts)]
+        returned = {wait: [in_a_process("return", args, wait) for _ in range(args.restarts)] for wait in WAITS}
     args.store = None
-    report(options, args, pinned, stayed, returned)
+    report(options, args, pinned, stayed, {wait: [each["first"] for each in all_] for wait, all_ in returned.items()})
 
 
-def in_a_process(phase: str, args: argparse.Namespace) -> dict[str, Any]:
+def in_a_process(phase: str, args: argparse.Namespace, wait: float = 0.0) -> dict[str, Any]:
     command_line = [sys.executable, __file__, "--phase", phase, "--store", str(args.store), "--model", args.model]
     command_line += ["--threads", str(args.threads), "--prompt", str(args.prompt)]
+    command_line += ["--wait", str(wait)]
     done = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     progress(f"{phase}: {found}")
@@ -75,7 +80,9 @@ def system_of(rt: Runtime, tokens: int) -> dict[str, str]:
 def learn(args: argparse.Namespace) -> dict[str, Any]:
     """Pins, and waits until the model is calibrated and the pin is folded on disk."""
     with open_runtime(args) as rt:
-        pin = rt.pin([system_of(rt, args.prompt)], name="rules", ttl="1d")
+        system = system_of(rt, args.prompt)
+        (args.store / "system.json").write_text(json.dumps(system))
+        pin = rt.pin([system], name="rules", ttl="1d")
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and not rt._worker.call(
             lambda manager: any(entry.stored and entry.codec != "exact" for entry in manager.space.shelf)
@@ -95,8 +102,10 @@ def stay(args: argparse.Namespace) -> dict[str, Any]:
 
 def come_back(args: argparse.Namespace) -> dict[str, Any]:
     """The first turn of a new process."""
+    system = json.loads((args.store / "system.json").read_text())
     with open_runtime(args) as rt:
-        return {"first": ask(rt, system_of(rt, args.prompt), 1)}
+        time.sleep(args.wait)
+        return {"first": ask(rt, system, 1)}
 
 
 def ask(rt: Runtime, system: dict[str, str], number: int, salt: str | None = None) -> dict[str, Any]:
@@ -117,27 +126,26 @@ def report(
     args: argparse.Namespace,
     pinned: dict[str, Any],
     stayed: dict[str, Any],
-    returned: list[dict[str, Any]],
+    firsts: dict[float, list[dict[str, Any]]],
 ) -> None:
-    firsts = [each["first"] for each in returned]
-    if any(first["hit"] not in ("disk", "memory") for first in firsts):
+    if any(first["hit"] not in ("disk", "memory") for turns in firsts.values() for first in turns):
         raise SystemExit(f"not every restart found the pin: {firsts}")
     cold, warm = stayed["cold"]["ttft_ms"], median(turn["ttft_ms"] for turn in stayed["warm"])
-    first = median(each["ttft_ms"] for each in firsts)
-    figures = [
-        Figure("first turn after a restart / warm turn", first / warm, 1.5, "lower"),
-        Figure("cold turn / first turn after a restart", cold / first, 8, "higher"),
-    ]
+    first = {wait: median(each["ttft_ms"] for each in turns) for wait, turns in firsts.items()}
+    figures = []
+    for wait, when in ((0.0, "at once"), (1.0, "a second later")):
+        figures += [
+            Figure(f"first turn after a restart, {when} / warm turn", first[wait] / warm, 1.5, "lower"),
+            Figure(f"cold turn / first turn after a restart, {when}", cold / first[wait], 8, "higher"),
+        ]
     rows = [
         ("cold", f"{cold:.0f}", "", stayed["cold"]["computed"]),
         ("warm", f"{warm:.0f}", "", stayed["warm"][0]["computed"]),
-        (
-            "first after a restart",
-            f"{first:.0f}",
-            f"{median(f['restore_ms'] for f in firsts):.0f}",
-            firsts[0]["computed"],
-        ),
     ]
+    for wait, turns in firsts.items():
+        restore = median(turn["restore_ms"] for turn in turns)
+        when = f"first after a restart, {wait:.0f} s after the start"
+        rows.append((when, f"{first[wait]:.0f}", f"{restore:.0f}", turns[0]["computed"]))
     head = (f"turn on a pin of {pinned['tokens']} tokens", "ms to first token", "of it restore", "tokens computed")
     Report(command("restart.py", options, args), args.model, figures, [table(head, rows)]).print(as_json=args.json)
 
