@@ -16,7 +16,7 @@ from pinfold.kv.calibration import learn
 from pinfold.kv.codec import fold, unfold
 from pinfold.kv.recipe import LADDER, PRESETS, Recipe, Rung
 from pinfold.kv.snapshot import Plane, Section, Snapshot
-from pinfold.quality.schemes import REFERENCES, change_planes
+from pinfold.quality.schemes import NOISE, REFERENCES, change_planes
 from pinfold.quality.texts import CALIBRATION, GATE, sample_texts
 from pinfold.quality.trial import Divergence, Seq, Trial, prepare, take_snapshot
 
@@ -31,8 +31,8 @@ GATES = {"balanced": "k8v4", "compact": "k8v3"}
 _LEARNT = 896
 _GATE_PREFIX, _GATE_TOKENS = 640, 160
 _PROBE_TOKENS = 48
-# Part of the gate's divergence that a rung may reach: the gate's few tokens do not stand for all.
-_MARGIN = 0.9
+# Part of what the gate's scheme loses beyond the floor that a rung may lose: the few tokens do not stand for all.
+_MARGIN = 0.8
 # Steps of the probes: coarse, so that one plane's loss stands out from the engine's own rounding.
 _PROBE = {"k": 0.6, "v": 1.2}
 # How much of what the probes say is followed: they are short, and the loss of all planes is not quite their sum.
@@ -121,8 +121,10 @@ def _disturbed(snapshot: Snapshot, section: int, layer: int, part: str) -> Snaps
 def _pass_gates(recipe: Recipe, trials: Sequence[Trial]) -> Generator[None, None, None]:
     """Moves each preset to the coarsest rung, from where it begins, that loses no more than its gate's scheme."""
     measured: dict[int, float] = {}
+    floor = (yield from _compare(trials, NOISE.apply)).mean
     for preset, scheme in GATES.items():
-        limit = _MARGIN * (yield from _compare(trials, REFERENCES[scheme].apply)).mean
+        gate = (yield from _compare(trials, REFERENCES[scheme].apply)).mean
+        limit = min(gate, floor + _MARGIN * max(0.0, gate - floor))
         place = PRESETS[preset]
         while place >= 0:
             if place not in measured:
@@ -132,16 +134,16 @@ def _pass_gates(recipe: Recipe, trials: Sequence[Trial]) -> Generator[None, None
             place -= 1
         recipe.rungs[preset] = place
         if place != PRESETS[preset]:
-            recipe.notes[preset] = _why(preset, scheme, limit, place, measured)
+            recipe.notes[preset] = _why(preset, scheme, (floor, gate), place, measured)
             log.info("%s", recipe.notes[preset])
 
 
-def _why(preset: str, scheme: str, limit: float, place: int, measured: dict[int, float]) -> str:
+def _why(preset: str, scheme: str, limits: tuple[float, float], place: int, measured: dict[int, float]) -> str:
     begins = LADDER[PRESETS[preset]]
     now = f"folds on {LADDER[place].name}" if place >= 0 else "folds without loss"
     return (
-        f"{preset} {now}: on {begins.name} this model lost {measured[PRESETS[preset]]:.5f} nats a token, "
-        f"more than {_MARGIN:g} of what {scheme} loses ({limit:.5f})"
+        f"{preset} {now}: on {begins.name} this model lost {measured[PRESETS[preset]]:.5f} nats a token, more than "
+        f"{_MARGIN:g} of the way from the floor ({limits[0]:.5f}) to what {scheme} loses ({limits[1]:.5f})"
     )
 
 

@@ -69,7 +69,7 @@ def test_a_moved_preset_is_told(engine: FakeEngine, run) -> None:
     engine.readout = sensitive(0.1, 0.0)
     result = run(*SHORT)
     assert "note: balanced folds" in result.stderr
-    assert "more than 0.9 of what k8v4 loses" in result.stderr
+    assert "more than 0.8 of the way from the floor" in result.stderr
 
 
 def test_json_is_all_that_is_on_stdout(engine: FakeEngine, run) -> None:
