@@ -9,6 +9,7 @@ import sys
 import xllamacpp
 
 _FLASH_ATTENTION = 1
+NGRAM_MODES = ("ngram_simple", "ngram_map_k", "ngram_mod", "ngram_cache")
 
 
 def main() -> None:
@@ -17,6 +18,7 @@ def main() -> None:
     options.add_argument("--threads", type=int, required=True)
     options.add_argument("--slots", type=int, required=True)
     options.add_argument("--n-ctx", type=int, required=True, help="tokens of one slot")
+    options.add_argument("--draft", choices=NGRAM_MODES, help="one of the server's n-gram modes")
     args = options.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = args.path
@@ -27,6 +29,9 @@ def main() -> None:
     params.n_gpu_layers = 0
     params.fit_params = False
     params.verbosity = 0
+    if args.draft:
+        kind = getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{args.draft.upper()}")
+        params.speculative.types = [kind]
     server = xllamacpp.Server(params)
     print(json.dumps({"address": server.listening_address}), flush=True)
     sys.stdin.read()
