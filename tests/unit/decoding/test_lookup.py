@@ -15,20 +15,23 @@ few_tokens = st.lists(st.integers(0, 3), max_size=60)
 
 def brute_force(tokens: Sequence[int], places: int = 8, most: int = 32) -> int:
     """Where what follows the longest match begins, among the latest places; of equal ones the latest; 0 for none."""
-    found = [p for p in range(len(tokens) - 1, 2, -1) if tokens[p - 3 : p] == tokens[-3:]][:places]
-    best, longest = 0, 0
-    for place in found:
-        matched = 3
-        while matched < min(place, most, len(tokens)) and tokens[place - matched - 1] == tokens[-matched - 1]:
-            matched += 1
-        if matched > longest:
-            best, longest = place, matched
-    return best
+    for size in (3, 2):
+        found = [p for p in range(len(tokens) - 1, size - 1, -1) if tokens[p - size : p] == tokens[-size:]][:places]
+        best, longest = 0, 0
+        for place in found:
+            matched = size
+            while matched < min(place, most, len(tokens)) and tokens[place - matched - 1] == tokens[-matched - 1]:
+                matched += 1
+            if matched > longest:
+                best, longest = place, matched
+        if best:
+            return best
+    return 0
 
 
 @given(few_tokens)
 def test_it_is_the_longest_of_the_latest_matches(tokens: list[int]) -> None:
-    place = brute_force(tokens) if len(tokens) >= 3 else 0
+    place = brute_force(tokens) if len(tokens) >= 2 else 0
     guess = Lookup(tokens).guess([], 5)
     if not place:
         assert guess is None
@@ -51,12 +54,12 @@ def test_growing_is_as_being_made_anew(before: list[int], after: list[int]) -> N
 @given(few_tokens, st.lists(st.integers(0, 3), max_size=6))
 def test_it_goes_on_behind_what_others_have_guessed(tokens: list[int], ahead: list[int]) -> None:
     guess = Lookup(tokens).guess(ahead, 3)
-    if guess is not None:  # what it names stands behind the same three tokens, in the request's own tokens
-        tail = [*tokens, *ahead][-3:]
-        assert any(tokens[p - 3 : p] == tail and tokens[p] == guess.tokens[0] for p in range(3, len(tokens)))
+    if guess is not None:  # what it names stands behind the same two tokens, in the request's own tokens
+        tail = [*tokens, *ahead][-2:]
+        assert any(tokens[p - 2 : p] == tail and tokens[p] == guess.tokens[0] for p in range(2, len(tokens)))
 
 
-@pytest.mark.parametrize(("matching", "strength"), [(4, 0), (5, 1), (9, 2), (17, 3), (31, 3)])
+@pytest.mark.parametrize(("matching", "strength"), [(2, 0), (3, 1), (5, 1), (6, 2), (12, 3), (31, 3)])
 def test_longer_matches_are_stronger(matching: int, strength: int) -> None:
     run = list(range(100, 100 + matching))
     guess = Lookup([1, *run, 7, 8, 9, 2, *run]).guess([], 3)
