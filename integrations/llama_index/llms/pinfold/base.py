@@ -60,7 +60,7 @@ class Pinfold(StructuredPrediction):
     engine: str = Field(default="auto", description="The engine; auto chooses by the model.")
     n_ctx: int = Field(default=8192, description="Tokens that one request may use, prompt and answer together.")
     kv_cells: int | None = Field(default=None, description="Tokens of KV that all sessions together may hold.")
-    draft: str = Field(default="auto", description="Draft-verify decoding: auto or off.")
+    draft: str = Field(default="auto", description="Draft-verify decoding: auto, off, lookup, grammar or model:PATH.")
     n_threads: int | None = Field(default=None, description="Threads of a forward; default the physical cores.")
     chat_template: str | None = Field(default=None, description="A Jinja template in place of the model's own.")
     runtime_options: dict[str, Any] = Field(default_factory=dict, description="Any other option of pinfold.Runtime.")

@@ -153,6 +153,8 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
     reuse = f"any prefix; the sliding window of {window} keeps full cells" if window > 0 else "any prefix"
     slow = "saves memory; prefill 2-3 times slower on a CPU" if loaded.device == "cpu" else "saves memory"
     quantized = loaded.kv_types.quantized
+    drafts = "a wrong guess could not be taken back: this model's state cannot be cut"
+    on_cpu = loaded.device == "cpu"
     modes = (
         Mode("prefix reuse", True, True, reuse if loaded.trims else cannot_cut),
         Mode("n_ctx", True, True, loaded.context_reason),
@@ -163,6 +165,19 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
         Mode(
             "kv_resident quantized", True, loaded.device != "cpu", f"in use: {loaded.kv_types}" if quantized else slow
         ),
+        Mode("draft lookup", loaded.trims, loaded.trims, "guesses from the text so far" if loaded.trims else drafts),
+        Mode("draft grammar", loaded.trims, loaded.trims, "guesses what is forced" if loaded.trims else drafts),
+        Mode(
+            "draft model",
+            loaded.trims,
+            loaded.trims and not on_cpu,
+            drafts
+            if not loaded.trims
+            else "seldom pays on a CPU"
+            if on_cpu
+            else "a smaller model of the same vocabulary",
+        ),
+        Mode("draft dflash, dspark", False, False, "not in this version"),
     )
     return Capabilities(
         engine="llama.cpp",
