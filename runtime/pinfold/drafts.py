@@ -46,13 +46,15 @@ def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManag
         msg = f"draft={options.draft!r}: {_NEVER_CUT}. Use draft='auto' or 'off'."
         raise UnsupportedModeError(msg)
     from pinfold.decoding.costs import ForwardCosts
+    from pinfold.decoding.drafters.history import Answers
     from pinfold.decoding.drafting import Drafting
     from pinfold.decoding.trial import CostTrial
 
     known, keep = _cost_notes(options, engine)
     costs = ForwardCosts(engine.capabilities.device, known)
     trial = None if known or engine.capabilities.device == "none" else CostTrial(engine, manager.space, costs)
-    return Drafting(engine, costs, trial, keep, _open_small(mode, options, engine))
+    answers = Answers() if options.draft_history else None
+    return Drafting(engine, costs, trial, keep, _open_small(mode, options, engine), answers)
 
 
 def _open_small(mode: DraftMode, options: RuntimeOptions, engine: Engine) -> SmallModel | None:

@@ -94,6 +94,7 @@ class RuntimeOptions(Options):
         draft: where guesses of the next tokens come from, which make answers faster and never change them: ``auto``
             (whatever pays), ``lookup`` (the prompt and the answer), ``grammar`` (what a schema forces), ``model:PATH``
             (a smaller model of the same vocabulary) or ``off``.
+        draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
         progress: called as ``progress(done, total)`` during a prefill longer than a second.
@@ -115,6 +116,7 @@ class RuntimeOptions(Options):
     prefill_chunk: int = Field(default=256, ge=16, le=4096)
     max_sequences: int = Field(default=64, ge=4, le=240)
     draft: str = "auto"
+    draft_history: bool = False
     chat_template: str | None = None
     timeout: float | None = Field(default=None, gt=0)
 

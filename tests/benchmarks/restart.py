@@ -29,6 +29,7 @@ QUESTION = (
 WARM_TURNS = 6
 # What the calibration of a model may take.
 PATIENCE_S = 900.0
+OTHER = "other"
 # Seconds between the start of a process and its first turn.
 WAITS = (0.0, 1.0)
 
@@ -37,21 +38,29 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--prompt", type=int, default=2000, help="tokens of the pinned prompt")
     options.add_argument("--restarts", type=int, default=5)
-    options.add_argument("--phase", choices=("learn", "stay", "return"), help=argparse.SUPPRESS)
+    options.add_argument("--phase", choices=("learn", "stay", "return", "tiers"), help=argparse.SUPPRESS)
     options.add_argument("--store", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--wait", type=float, help=argparse.SUPPRESS)
     args = options.parse_args()
     if args.phase:
-        print(json.dumps({"learn": learn, "stay": stay, "return": come_back}[args.phase](args)))
+        print(json.dumps({"learn": learn, "stay": stay, "return": come_back, "tiers": tiers}[args.phase](args)))
         return
     with tempfile.TemporaryDirectory() as folder:
         args.store = Path(folder) / "store"
         progress("calibrating, and pinning")
         pinned = in_a_process("learn", args)
         stayed = in_a_process("stay", args)
+        restored = [in_a_process("tiers", args) for _ in range(args.restarts)]
         returned = {wait: [in_a_process("return", args, wait) for _ in range(args.restarts)] for wait in WAITS}
     args.store = None
-    report(options, args, pinned, stayed, {wait: [each["first"] for each in all_] for wait, all_ in returned.items()})
+    report(
+        options,
+        args,
+        pinned,
+        stayed,
+        restored,
+        {wait: [each["first"] for each in all_] for wait, all_ in returned.items()},
+    )
 
 
 def in_a_process(phase: str, args: argparse.Namespace, wait: float = 0.0) -> dict[str, Any]:
@@ -83,9 +92,10 @@ def learn(args: argparse.Namespace) -> dict[str, Any]:
         system = system_of(rt, args.prompt)
         (args.store / "system.json").write_text(json.dumps(system))
         pin = rt.pin([system], name="rules", ttl="1d")
+        rt.pin([system], name="others", ttl="1d", salt=OTHER)  # one with a salt is read when it is asked for
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and not rt._worker.call(
-            lambda manager: any(entry.stored and entry.codec != "exact" for entry in manager.space.shelf)
+            lambda manager: all(e.stored and e.codec != "exact" for e in manager.space.shelf if e.pin)
         ):
             time.sleep(0.5)
         return {"tokens": pin.tokens}
@@ -98,6 +108,26 @@ def stay(args: argparse.Namespace) -> dict[str, Any]:
         cold = ask(rt, system, 0, salt="cold")
         ask(rt, system, 1)
         return {"cold": cold, "warm": [ask(rt, system, 2 + n) for n in range(WARM_TURNS)]}
+
+
+def tiers(args: argparse.Namespace) -> dict[str, Any]:
+    """The same pin restored from disk, and then from its folded copy in memory."""
+    system = json.loads((args.store / "system.json").read_text())
+    with open_runtime(args) as rt:
+        disk = ask(rt, system, 1, salt=OTHER)
+        rt.refold("others", "balanced", salt=OTHER)
+        rt._worker.call(forget_recent)
+        memory = ask(rt, system, 2, salt=OTHER)
+    if (disk["hit"], memory["hit"]) != ("disk", "memory"):
+        raise SystemExit(f"restored from elsewhere: {disk}, {memory}")
+    return {"disk": disk["restore_ms"], "memory": memory["restore_ms"]}
+
+
+def forget_recent(manager: Any) -> None:
+    """Earlier requests, which hold the same prefix in the engine's cells."""
+    for entry in list(manager.space.shelf):
+        if not entry.name:
+            manager.space.forget(entry)
 
 
 def come_back(args: argparse.Namespace) -> dict[str, Any]:
@@ -126,6 +156,7 @@ def report(
     args: argparse.Namespace,
     pinned: dict[str, Any],
     stayed: dict[str, Any],
+    restored: list[dict[str, float]],
     firsts: dict[float, list[dict[str, Any]]],
 ) -> None:
     if any(first["hit"] not in ("disk", "memory") for turns in firsts.values() for first in turns):
@@ -138,6 +169,10 @@ def report(
             Figure(f"first turn after a restart, {when} / warm turn", first[wait] / warm, 1.5, "lower"),
             Figure(f"cold turn / first turn after a restart, {when}", cold / first[wait], 8, "higher"),
         ]
+    ratio = median(each["disk"] / each["memory"] for each in restored)
+    figures.append(Figure("restore from disk / from memory", ratio, 1.3, "lower"))
+    from_memory = median(each["memory"] for each in restored)
+    figures.append(Figure("restore from memory / cold turn", from_memory / cold, 0.03, "lower"))
     rows = [
         ("cold", f"{cold:.0f}", "", stayed["cold"]["computed"]),
         ("warm", f"{warm:.0f}", "", stayed["warm"][0]["computed"]),

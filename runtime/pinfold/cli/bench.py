@@ -79,7 +79,7 @@ def _print(found: DraftBench) -> None:
             row.effective,
             f"{row.drafted:,}",
             f"{row.accepted:,}",
-            "yes" if row.same_text else "no: a near-tie",
+            "yes" if row.same_text else "no",
         )
         for row in found.rows
     ]

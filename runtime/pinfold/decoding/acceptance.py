@@ -11,7 +11,7 @@ __all__ = ["Acceptance"]
 Key = tuple[str, int, int]
 
 # By source and strength: the chance of a token whose predecessors came true, before anything was seen.
-_BEFORE = {"lookup": (0.35, 0.6, 0.8, 0.92), "grammar": (0.97,), "model": (0.7,)}
+_BEFORE = {"lookup": (0.35, 0.6, 0.8, 0.92), "history": (0.4, 0.5, 0.7, 0.85), "grammar": (0.97,), "model": (0.7,)}
 _UNKNOWN = (0.5,)
 # What the runtime has seen so far, or the guess above, counts as this many tokens seen.
 _WEIGHT = 4.0

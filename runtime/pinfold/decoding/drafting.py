@@ -9,6 +9,7 @@ from pinfold.decoding.arbiter import Arbiter, Trail
 from pinfold.decoding.costs import MOST_ROWS, ForwardCosts
 from pinfold.decoding.drafters.base import Drafter
 from pinfold.decoding.drafters.grammar import Forced
+from pinfold.decoding.drafters.history import Answers, History
 from pinfold.decoding.drafters.lookup import Lookup
 from pinfold.decoding.generation import Generation
 from pinfold.decoding.trial import CostTrial
@@ -34,6 +35,7 @@ class Drafting:
         trial: measures the costs where they are not known yet.
         keep: is given seconds by rows to be known to a later process.
         model: drafts as well where it was given.
+        answers: earlier ones are drafted from where this was given.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Drafting:
         trial: CostTrial | None = None,
         keep: Callable[[Mapping[int, float]], None] | None = None,
         model: DraftModel | None = None,
+        answers: Answers | None = None,
     ) -> None:
         self._engine = engine
         self._arbiter = Arbiter(costs)
         self._trial = trial
         self._keep = keep
         self._model = model
+        self._answers = answers
 
     def begin(self, g: Generation) -> None:
         """Gives a request the drafters that it may use."""
@@ -57,10 +61,17 @@ class Drafting:
             drafters.append(Forced(g.job.constraint))
         if mode in ("auto", "lookup"):
             drafters.append(Lookup(g.tokens))
+            if self._answers is not None:
+                drafters.append(History(self._answers, g.job.salt, g.tokens))
         if self._model is not None and mode in ("auto", "model"):
             drafters.append(self._model.drafter(g.tokens))
         if drafters:
             g.trail = Trail(self._arbiter, drafters)
+
+    def ended(self, g: Generation) -> None:
+        """A request has its answer."""
+        if self._answers is not None:
+            self._answers.remember(g.job.salt, g.tokens[len(g.job.tokens) :])
 
     def plan(self, running: Sequence[Generation]) -> None:
         """Sets each request's `draft`. While a prompt is computed there is none: the forward is large enough."""

@@ -241,6 +241,8 @@ class BatchLoop:
             return
         cut = not drafted or self._cut_back(g)
         if reason is not None:
+            if self._drafting is not None:
+                self._drafting.ended(g)
             self._give_back(g) if cut else self._abandon(g)
             g.finish(reason)
         elif not cut:

@@ -5,6 +5,8 @@ it. Everything runs on the engine's thread.
 
     base.py     the contract
     lookup.py   what followed the same tokens earlier in the prompt or the answer
+    history.py  what followed the same tokens in earlier answers of the same salt
+    runs.py     the index under both
     grammar.py  what the grammar forces
     model.py    what a smaller model says
 

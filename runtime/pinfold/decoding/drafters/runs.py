@@ -1,0 +1,65 @@
+"""Where in a growing list of tokens each short run of them stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["MOST_COMPARED", "RunIndex", "best_match", "strength_of"]
+
+MOST_COMPARED = 32
+"""Tokens compared at each place."""
+_MOST_PLACES = 8
+# Equal tokens from which a match is of the next strength.
+_STRENGTHS = (3, 6, 12)
+
+
+def best_match(indexes: Sequence[RunIndex], tail: Sequence[int]) -> tuple[int, int]:
+    """Where what follows a match of `tail` begins, by the first index that has one, and how many tokens match."""
+    for index in indexes:
+        index.catch_up()
+    found = (index.best(tail) for index in indexes)
+    return next((match for match in found if match[0]), (0, 0))
+
+
+def strength_of(matched: int) -> int:
+    """0 to 3 for a match of so many tokens."""
+    return sum(matched >= least for least in _STRENGTHS)
+
+
+class RunIndex:
+    """The places that follow each run of `size` tokens."""
+
+    def __init__(self, tokens: Sequence[int], size: int) -> None:
+        self._tokens = tokens
+        self._size = size
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._earlier: list[int] = [0] * size  # by place: the place before it of the same run, 0 for none
+
+    def catch_up(self) -> None:
+        """Adds the runs that end at places which have a token after them by now."""
+        latest, earlier = self._latest, self._earlier
+        new = self._tokens[len(earlier) - self._size : len(self._tokens) - 1]
+        runs = zip(*(new[at:] for at in range(self._size)), strict=False)
+        for place, run in enumerate(runs, len(earlier)):
+            earlier.append(latest.get(run, 0))
+            latest[run] = place
+
+    def best(self, tail: Sequence[int]) -> tuple[int, int]:
+        """Where what follows a match of `tail` begins, and how many tokens match; (0, 0) if none do."""
+        best = longest = 0
+        place = self._latest.get(tuple(tail[-self._size :]), 0)
+        for _ in range(_MOST_PLACES):
+            if not place:
+                break
+            matched = self._matched(place, tail)
+            if matched > longest:
+                best, longest = place, matched
+            place = self._earlier[place]
+        return best, longest
+
+    def _matched(self, place: int, tail: Sequence[int]) -> int:
+        tokens, most = self._tokens, min(place, len(tail))
+        matched = self._size
+        while matched < most and tokens[place - matched - 1] == tail[-matched - 1]:
+            matched += 1
+        return matched
