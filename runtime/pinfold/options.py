@@ -96,6 +96,7 @@ class RuntimeOptions(Options):
             (a smaller model of the same vocabulary) or ``off``.
         draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
+        tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
         progress: called as ``progress(done, total)`` during a prefill longer than a second.
     """
@@ -118,6 +119,7 @@ class RuntimeOptions(Options):
     draft: str = "auto"
     draft_history: bool = False
     chat_template: str | None = None
+    tool_format: str = "auto"
     timeout: float | None = Field(default=None, gt=0)
 
     @property

@@ -13,6 +13,7 @@ from pinfold.engines.base import Tokenizer
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
 from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions
 from pinfold.output.parser import OutputParser
+from pinfold.output.tool_calls import FORMATS, detect_format
 from pinfold.prompt.renderer import Prompt, PromptRenderer
 from pinfold.sessions.pins import PinRecord
 
@@ -61,6 +62,7 @@ class Preparation:
         self._progress = progress
         self._draft = options.draft
         self._draft_kind = parse_draft(options.draft).kind
+        self._tool_format = _tool_format(options.tool_format, renderer)
         self._made_grammars = False
 
     def chat(self, messages: Sequence[Mapping[str, Any]], keywords: ChatKeywords) -> Request:
@@ -77,7 +79,8 @@ class Preparation:
         constraint = self._constraint(prompt, response_format)
         opened = self._renderer.generation_prefix.rstrip().endswith("<think>")
         parser = OutputParser(
-            tools=[tool.name for tool in prompt.tools],
+            tools=[tool.spec for tool in prompt.tools],
+            family=self._tool_format,
             expect=_expectation(choice.mode, response_format),
             reasoning_open=opened,
         )
@@ -196,6 +199,20 @@ class Preparation:
             return constrain.schema_constraint(grammar_tokenizer, _schema_of(response_format))
         msg = f"response_format={response_format!r}: its type is one of 'json_object', 'json_schema'."
         raise InvalidRequestError(msg)
+
+
+def _tool_format(asked: str, renderer: PromptRenderer) -> str:
+    """The family that calls are read by: the template's, Hermes where the tools section is ours, or the one asked for.
+
+    Raises:
+        InvalidRequestError: there is no such family.
+    """
+    if asked == "auto":
+        return detect_format(renderer.template.source) if renderer.template.traits.tools else "hermes"
+    if asked not in FORMATS:
+        msg = f"tool_format={asked!r} is none of 'auto', {', '.join(map(repr, FORMATS))}."
+        raise InvalidRequestError(msg)
+    return asked
 
 
 def _expectation(mode: str, response_format: Any) -> Literal["auto", "none", "required"]:

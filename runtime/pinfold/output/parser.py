@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pinfold.output.reasoning import ReasoningSplitter
-from pinfold.output.tool_calls import FORMATS, Parsed, ToolCallParser, tool_names
+from pinfold.output.tool_calls import FORMATS, Parsed, ToolCallParser, tool_schemas
 from pinfold.output.tool_calls.json_call import invalid_call
 
 __all__ = ["OutputParser", "Parsed"]
+
+
+# Families whose answers are in channels, with tools or without.
+_CHANNELS = ("harmony",)
 
 
 class OutputParser:
@@ -33,11 +37,14 @@ class OutputParser:
         reasoning_open: bool = False,
         family: str = "hermes",
     ) -> None:
-        names = tool_names(tools)
+        schemas = tool_schemas(tools)
+        forced = expect == "required"  # by a grammar, which has one form for all families
         self._reasoning = ReasoningSplitter(is_open=reasoning_open)
-        self._calls: ToolCallParser | None = (
-            FORMATS[family](names, forced=expect == "required") if names and expect != "none" else None
-        )
+        self._calls: ToolCallParser | None = None
+        if family in _CHANNELS and not forced:
+            self._calls = FORMATS[family](schemas if expect != "none" else {})
+        elif schemas and expect != "none":
+            self._calls = FORMATS["hermes" if forced else family](schemas, forced=forced)
         self._required = self._calls is not None and expect == "required"
         self._called = False
         self._aside = ""

@@ -185,7 +185,7 @@ def test_settings_reach_the_runtime_and_a_call_overrides_them(runtime, answer) -
 def test_the_defaults_are_those_of_the_runtime() -> None:
     fields = Pinfold.model_fields
     for name, option in GenerationOptions.model_fields.items():
-        assert fields[name].default == option.default, name
+        assert name == "draft" or fields[name].default == option.default, name
     for name in ("engine", "n_ctx", "kv_cells", "draft", "n_threads", "chat_template"):
         assert fields[name].default == RuntimeOptions.model_fields[name].default, name
 

@@ -23,8 +23,9 @@ __all__ = [
 ]
 
 ENGINE_FIELDS = ("engine", "n_ctx", "kv_cells", "draft", "n_threads", "chat_template")
-GENERATION_FIELDS = tuple(GenerationOptions.model_fields)
-REQUEST_FIELDS = ("parallel_tool_calls", "response_format", "salt", "session", "tool_choice", "tools")
+# `draft` is the engine's, as it may name a draft model; a call may set it too.
+GENERATION_FIELDS = tuple(name for name in GenerationOptions.model_fields if name not in ENGINE_FIELDS)
+REQUEST_FIELDS = ("draft", "parallel_tool_calls", "response_format", "salt", "session", "tool_choice", "tools")
 
 
 def check_constructor(settings: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:

@@ -13,7 +13,10 @@ from typing import Any, Protocol
 
 from pinfold.results import InvalidToolCall, ToolCall
 
-__all__ = ["Parsed", "ParserFactory", "ToolCallParser", "new_call_id", "tool_names"]
+__all__ = ["Parsed", "ParserFactory", "Schemas", "ToolCallParser", "new_call_id", "tool_schemas"]
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""JSON schemas of the arguments, by the name of the tool; empty where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,11 @@ class ToolCallParser(Protocol):
 class ParserFactory(Protocol):
     """Makes the parser of one answer."""
 
-    def __call__(self, names: frozenset[str], *, forced: bool) -> ToolCallParser:
-        """A parser for calls of `names`. `forced`: a grammar holds the answer to well-formed calls and nothing else."""
+    def __call__(self, schemas: Schemas, *, forced: bool = False) -> ToolCallParser:
+        """A parser for calls of the tools in `schemas`.
+
+        `forced`: a grammar holds the answer to well-formed calls and nothing else.
+        """
 
 
 def new_call_id() -> str:
@@ -59,6 +65,11 @@ def new_call_id() -> str:
     return "call_" + uuid.uuid4().hex[:24]
 
 
-def tool_names(tools: Iterable[str | Mapping[str, Any]]) -> frozenset[str]:
-    """The names of tools given as names, or as ``{"type": "function", "function": {"name": ...}}``."""
-    return frozenset(tool if isinstance(tool, str) else tool.get("function", tool)["name"] for tool in tools)
+def tool_schemas(tools: Iterable[str | Mapping[str, Any]]) -> Schemas:
+    """By name, of tools given as names, or as ``{"type": "function", "function": {"name", "parameters"}}``."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = {"name": tool} if isinstance(tool, str) else tool.get("function", tool)
+        parameters = function.get("parameters")
+        found[function["name"]] = parameters if isinstance(parameters, Mapping) else {}
+    return found

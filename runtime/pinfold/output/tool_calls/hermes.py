@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from pinfold.output.text import open_mark
-from pinfold.output.tool_calls.base import Parsed, ToolCallParser
+from pinfold.output.tool_calls.base import Parsed, Schemas, ToolCallParser
 from pinfold.output.tool_calls.code_fence import FENCE, BareCall, FencedCall
 from pinfold.output.tool_calls.json_call import EndFinder, invalid_call, is_json, read_calls
 from pinfold.output.tool_calls.markup import MarkupParser, Verdict
@@ -19,8 +19,9 @@ OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 
-def hermes_parser(names: frozenset[str], *, forced: bool) -> ToolCallParser:
+def hermes_parser(schemas: Schemas, *, forced: bool = False) -> ToolCallParser:
     """A parser for the family (`base.ParserFactory`)."""
+    names = frozenset(schemas)
     if forced:
         return MarkupParser({OPEN: partial(TaggedCall, names, forced=True)})
     return MarkupParser(

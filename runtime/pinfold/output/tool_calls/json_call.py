@@ -11,7 +11,7 @@ from typing import Any
 from pinfold.output.tool_calls.base import Parsed, new_call_id
 from pinfold.results import InvalidToolCall, ToolCall
 
-__all__ = ["EndFinder", "begins_like_call", "invalid_call", "is_json", "read_calls"]
+__all__ = ["EndFinder", "begins_like_call", "invalid_call", "is_json", "load_json", "read_calls", "split_json"]
 
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _FIRST_KEYS = ("name", *_ARGUMENT_KEYS)
@@ -83,6 +83,35 @@ def is_json(body: str) -> bool:
         return bool(list(_values(body)))
     except (ValueError, RecursionError):
         return False
+
+
+def load_json(text: str) -> Any:
+    """The one JSON value in `text`, raw newlines in strings allowed. Raises ValueError or RecursionError."""
+    value = _DECODER.decode(text.strip())
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # ValueError for half a surrogate pair
+    return value
+
+
+def split_json(text: str, separators: str, *, first: bool = False) -> list[str]:
+    """The sources of the JSON values that stand in `text`, one after another or between `separators`.
+
+    What is no JSON is the last item; with `first` only the first value is looked for, and nothing else given.
+    """
+    found: list[str] = []
+    at = _skip_space(text, 0)
+    while at < len(text):
+        try:
+            _, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return found if first else [*found, text[at:]]
+        if first:
+            return [text[:end]]
+        found.append(text[at:end])
+        at = _skip_space(text, end)
+        while at < len(text) and text[at] in separators:
+            at = _skip_space(text, at + 1)
+    return found
 
 
 def invalid_call(body: str, error: str) -> InvalidToolCall:
