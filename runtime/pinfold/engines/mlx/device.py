@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ def limit_memory(mx: Any, device: Device) -> Callable[[], None]:
         if wired is not None:
             mx.set_wired_limit(wired)
         mx.clear_cache()
+        if threading.current_thread() is not threading.main_thread():
+            mx.clear_streams()  # a thread that ends with streams open takes the process down at its exit
 
     return undo
 

@@ -144,7 +144,7 @@ class MlxEngine:
     def close(self) -> None:
         if self._model is not None:
             self._model = None
-            self._sequences = []
+            self._sequences.clear()
             self._release()
 
     def _unused(self) -> Sequence:
