@@ -139,6 +139,24 @@ def test_a_fork_in_the_middle(cuttable: MlxEngine) -> None:
         engine.fork(0, 1, 61)
 
 
+def test_what_forks_share_is_in_memory_once(cuttable: MlxEngine) -> None:
+    import mlx.core as mx
+
+    engine = cuttable
+    engine.forward([Span(0, 0, TOKENS * 4, "none")])
+    engine.forward([Span(7, 0, [1], "none")])  # what is not computed rests
+    engine.drop(7)
+    before = mx.get_active_memory()
+    for seq in range(1, 7):
+        engine.fork(0, seq, 200)
+        engine.forward([Span(seq, 200, [seq], "none")])
+    engine.forward([Span(7, 0, [1], "none")])
+    engine.drop(7)
+    prefix = 200 * engine.capabilities.bytes_per_token
+    assert mx.get_active_memory() - before < prefix // 2  # of six forks
+    assert engine.capabilities.n_cells - engine.free_cells() == 240 + 6
+
+
 def test_a_trim_is_exact(cuttable: MlxEngine) -> None:
     engine = cuttable
     for length in (59, 33, 2):

@@ -20,7 +20,7 @@ from pinfold.engines.llama_cpp.engine import LlamaCppEngine
 from pinfold.models import resolve
 from pinfold.options import RuntimeOptions
 
-PROMPTS = ("The capital of Spain is", "def add(a, b):\n    return", "1, 2, 3, 4, 5,")
+PROMPTS = ("The capital of Spain is", "def add(a, b):\n    return")
 SYSTEM = [{"role": "system", "content": "Be brief."}]
 ASK = [*SYSTEM, {"role": "user", "content": "Capital of France?"}]
 # llama.cpp rounds activations to 8 bits for these weights: one logit moves by as much as between two of its own cuts.
@@ -123,7 +123,7 @@ async def test_a_cancelled_prefill_stops_in_the_middle_of_a_forward(rt: Runtime)
 def test_a_schema_is_kept_to(rt: Runtime) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    done = rt.chat([{"role": "user", "content": "n is 3"}], response_format=wanted, max_tokens=8)
+    done = rt.chat([{"role": "user", "content": "n is 3"}], response_format=wanted, max_tokens=4)
     assert done.text.startswith('{"n":')
 
 

@@ -116,21 +116,22 @@ def plan_caches(model: Any) -> tuple[Slot, ...]:
 
 def open_caches(mx: Any, slots: Sequence[Slot], cells: Any, on_layer: Callable[[Array, Array], None]) -> Opened:
     """Empty caches for one sequence."""
+    opened = Opened([], [], [])
+    for slot in slots:
+        opened.for_model.append(_build(slot, opened, lambda window: AttentionCache(mx, window, cells, on_layer)))
+    return opened
+
+
+def _build(slot: Slot, opened: Opened, attention: Callable[[int | None], AttentionCache]) -> Any:
     from mlx_lm.models.cache import ArraysCache, CacheList
 
-    opened = Opened([], [], [])
-
-    def build(slot: Slot) -> Any:
-        if slot.kind == "group":
-            return CacheList(*map(build, slot.parts))
-        if slot.kind == "recurrent":
-            opened.recurrent.append(ArraysCache(slot.size))
-            return opened.recurrent[-1]
-        opened.attention.append(AttentionCache(mx, slot.window, cells, on_layer))
-        return opened.attention[-1]
-
-    opened.for_model = [build(slot) for slot in slots]
-    return opened
+    if slot.kind == "group":
+        return CacheList(*(_build(part, opened, attention) for part in slot.parts))
+    if slot.kind == "recurrent":
+        opened.recurrent.append(ArraysCache(slot.size))
+        return opened.recurrent[-1]
+    opened.attention.append(attention(slot.window))
+    return opened.attention[-1]
 
 
 def _slot(cache: Any, layer: int) -> Slot:
