@@ -19,8 +19,8 @@ from pinfold.kv.snapshot import Opaque, Section
 from pinfold.options import RuntimeOptions
 
 TOKENS = [(31 * i * i + 7 * i) % 250 for i in range(60)]
-CUTTABLE = ("llama", "qwen2", "gemma3", "minicpm3", "deepseek_v2")
-RECURRENT = ("mamba2", "qwen3_next")
+CUTTABLE = ("llama", "qwen2", "gemma3", "llama4", "minicpm3", "deepseek_v2")
+RECURRENT = ("mamba2", "qwen3_next", "falcon_h1")
 # Cells of 16 bits and another order of sums; the logits' standard deviation is 1.6 to 6.
 CLOSE = 0.05
 
@@ -286,7 +286,13 @@ def test_capabilities_say_what_is_kept(engine: MlxEngine) -> None:
     assert (c.engine, c.facets["engine"]) == ("mlx", "mlx")
     assert c.trim == ("never" if c.model.name in RECURRENT else "any")
     assert c.n_ctx == 512
-    kinds = {"gemma3": "4 sliding (window 16), 2 full", "mamba2": "2 recurrent", "qwen3_next": "3 recurrent, 1 full"}
+    kinds = {
+        "gemma3": "4 sliding (window 16), 2 full",
+        "llama4": "3 chunked, 1 full",
+        "mamba2": "2 recurrent",
+        "qwen3_next": "3 recurrent, 1 full",
+        "falcon_h1": "2 recurrent, 2 full",
+    }
     assert c.mode("caches").reason == kinds.get(c.model.name, "2 full")
     assert not c.mode("kv_resident quantized").usable
 
