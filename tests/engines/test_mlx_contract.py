@@ -12,6 +12,7 @@ import pytest
 from pinfold.engines.base import ForwardInterrupted, Span
 from pinfold.engines.mlx.engine import MlxEngine
 from pinfold.errors import CacheFullError, EngineError, SessionCorruptError, TrimError
+from pinfold.kv.brain import as_half
 from pinfold.kv.calibration import learn
 from pinfold.kv.codec import fold, unfold
 from pinfold.kv.recipe import LADDER
@@ -206,11 +207,21 @@ def test_attention_is_understood_and_recurrent_state_is_opaque(engine: MlxEngine
 
 
 def test_the_fold_works_as_it_is(engine: MlxEngine) -> None:
-    if not engine.capabilities.mode("fold").usable:
-        return
+    if engine.capabilities.mode("fold").usable:
+        assert_folds(engine)
+
+
+def test_bfloat16_cells_fold_too(engine: MlxEngine, random_mlx: Callable[[str], Path]) -> None:
+    brain = open_engine(random_mlx(engine.capabilities.model.name), kv_resident="bf16")
+    if brain.capabilities.mode("fold").usable:
+        assert_folds(brain)
+    brain.close()
+
+
+def assert_folds(engine: MlxEngine) -> None:
     engine.forward([Span(0, 0, TOKENS * 3, "none")])
     state = engine.snapshot(0)
-    snapshot = engine.open_snapshot(state, 180)
+    snapshot = as_half(engine.open_snapshot(state, 180))
     recipe = learn([snapshot], "test", engine.capabilities.model.parameters)
     folded = fold(snapshot, recipe, LADDER[4])
     assert folded.codec == LADDER[4].name

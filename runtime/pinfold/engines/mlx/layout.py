@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.errors import SessionCorruptError
+from pinfold.kv.brain import from_half
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
 
 __all__ = ["Layout", "LayoutMismatch", "Rows", "SectionLayout", "State"]
@@ -117,14 +118,21 @@ class Layout:
                 parts.append(section.data)
                 continue
             own = next(known, None)
-            shapes = [(plane.kind, *plane.rows.shape) for plane in section.planes]
-            if own is None or shapes != [
-                (self.kind, snapshot.tokens, self._width(own, part, n)) for part, n in _order(own)
-            ]:
+            shapes = [plane.rows.shape for plane in section.planes]
+            if own is None or shapes != [(snapshot.tokens, self._width(own, part, n)) for part, n in _order(own)]:
                 msg = f"a section of {len(section.planes)} planes is none of this model's"
                 raise SessionCorruptError(msg)
-            parts += [np.ascontiguousarray(plane.rows).reshape(-1) for plane in section.planes]
+            parts += [self._cells(plane).reshape(-1) for plane in section.planes]
         return _joined(parts)
+
+    def _cells(self, plane: Plane) -> Rows:
+        """Rows in this model's type: a fold gives float16 back where cells are bfloat16."""
+        if plane.kind == self.kind:
+            return np.ascontiguousarray(plane.rows)
+        if (plane.kind, self.kind) == ("f16", "bf16"):
+            return from_half(plane.rows)
+        msg = f"cells of type {plane.kind} where this model's are {self.kind}"
+        raise SessionCorruptError(msg)
 
     def _planes(self, data: memoryview, tokens: int) -> tuple[list[list[Rows]], int]:
         if bytes(data[: _HEAD.size]) != self.head(tokens):

@@ -15,7 +15,7 @@ _CANNOT_CUT = "recurrent state cannot be cut: only whole sessions and pins are r
 def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
     """The rows of `Capabilities.modes`."""
     kind, on_cpu = loaded.layout.kind, loaded.device.name == "cpu"
-    folds = kind == "f16" and bool(loaded.layout.sections)
+    folds = kind in ("f16", "bf16") and bool(loaded.layout.sections)
     fold = "keys and values are folded asymmetrically" if folds else _only_exact(loaded)
     return (
         Mode("device", True, not on_cpu, f"{loaded.device.name}, computing in {loaded.compute}: {loaded.device.why}"),
