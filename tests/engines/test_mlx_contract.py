@@ -275,13 +275,13 @@ def test_an_interrupted_step_leaves_all_sequences_as_they_were(
     engine.forward([Span(0, 0, TOKENS[:20], "none"), Span(1, 0, TOKENS[:5], "none")])
     run, calls = engine._run, []
 
-    def interrupted(*args: object) -> object:
+    def interrupted(*args: object, **options: object) -> object:
         calls.append(args)
         if len(calls) == 2:
             thread = threading.Thread(target=engine.interrupt)
             thread.start()
             thread.join()
-        return run(*args)  # type: ignore[arg-type]
+        return run(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "_run", interrupted)
     with pytest.raises(ForwardInterrupted):

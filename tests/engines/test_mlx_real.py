@@ -127,8 +127,19 @@ def test_a_schema_is_kept_to(rt: Runtime) -> None:
     assert done.text.startswith('{"n":')
 
 
-class TestStore:
-    """On a small random model, which answers at once."""
+class TestRuntime:
+    """On small random models, which answer at once."""
+
+    def test_state_that_cannot_be_cut_is_reused_whole(self, random_mlx: Callable[[str], Path]) -> None:
+        messages = [{"role": "system", "content": "Some words that are kept, and a few more of them."}]
+        asked = [*messages, {"role": "user", "content": "go on"}]
+        with Runtime(random_mlx("qwen3_next"), n_ctx=512, store="off") as rt:
+            cold = rt.chat(asked, max_tokens=8, salt="apart")
+            pin = rt.pin(messages, name="kept")
+            for _ in range(2):
+                warm = rt.chat(asked, max_tokens=8)
+                assert warm.text == cold.text
+                assert warm.usage.cached_tokens in (pin.tokens, cold.usage.prompt_tokens - 1)
 
     def test_a_session_is_there_after_a_restart_and_for_mlx_only(
         self, random_mlx: Callable[[str], Path], tmp_path: Path

@@ -176,13 +176,14 @@ class MlxEngine:
         sequence = self._sequences[span.seq]
         silent = {"none": len(span.tokens), "last": len(span.tokens) - 1, "all": 0}[span.logits]
         for at in range(0, silent, self._stride):
-            self._run(sequence, span.tokens[at : min(at + self._stride, silent)])
+            self._run(sequence, span.tokens[at : min(at + self._stride, silent)], wanted=False)
         if span.logits == "none":
             return None
-        logits = self._run(sequence, span.tokens[silent:])
+        logits = self._run(sequence, span.tokens[silent:], wanted=True)
         return np.array(logits[0].astype(self._mx.float32))
 
-    def _run(self, sequence: Sequence, tokens: Items[int]) -> Any:
+    def _run(self, sequence: Sequence, tokens: Items[int], *, wanted: bool) -> Any:
+        """Evaluates `tokens`; their logits, [1, tokens, n_vocab], only if they are `wanted`."""
         if self._interrupted:
             raise ForwardInterrupted
         caches = sequence.open()
@@ -190,7 +191,8 @@ class MlxEngine:
         logits = self._model(self._mx.array(list(tokens))[None], cache=caches.for_model)
         sequence.added(len(tokens))
         held = [(cache.keys, cache.values) for cache in caches.attention]
-        self._mx.eval(held, [array for state in sequence.states for array in state if array is not None])
+        states = [array for state in sequence.states for array in state if array is not None]
+        self._mx.eval(held, states, logits if wanted else [])
         return logits
 
     def _go_back(self, spans: Items[Span], marks: Items[Mark]) -> None:
