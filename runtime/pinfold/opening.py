@@ -33,7 +33,8 @@ def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions)
     if path is None:
         msg = f"The model {found.name} has no file to load."
         raise ModelNotFoundError(msg)
-
+    if choice.engine == "mlx":
+        return lambda: _open_mlx(path, found.name, options), found.name
     return lambda: _open_llama_cpp(path, found.name, options), found.name
 
 
@@ -47,3 +48,9 @@ def _open_llama_cpp(path: Path, name: str, options: RuntimeOptions) -> Engine:
     from pinfold.engines.llama_cpp.engine import LlamaCppEngine
 
     return LlamaCppEngine(path, name, options)
+
+
+def _open_mlx(path: Path, name: str, options: RuntimeOptions) -> Engine:
+    from pinfold.engines.mlx.engine import MlxEngine
+
+    return MlxEngine(path, name, options)

@@ -72,7 +72,7 @@ class RuntimeOptions(Options):
     """How a Runtime is opened.
 
     Attributes:
-        engine: ``auto`` (chosen by the probe), ``llama.cpp`` or ``scripted``.
+        engine: ``auto`` (chosen by the probe), ``llama.cpp``, ``mlx`` or ``scripted``.
         n_ctx: tokens that one request may use, prompt and answer together; cut to what the model was trained for.
             ``auto`` is the most that the memory which is free now holds; `Runtime.capabilities` says how it came to it.
         kv_cells: tokens of KV that the engine holds for all sessions together; default 2 times n_ctx.

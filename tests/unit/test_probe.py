@@ -21,7 +21,7 @@ SCRIPTED = ResolvedModel("scripted", "scripted", None, "the scripted engine")
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What importlib.metadata says is installed."""
-    packages = {"llama-cpp-python": "0.3.36", "llguidance": "1.9.1"}
+    packages = {"llama-cpp-python": "0.3.36", "llguidance": "1.9.1", "mlx": "0.32.4", "mlx-lm": "0.31.0"}
 
     def version(package: str) -> str:
         if package not in packages:
@@ -29,6 +29,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         return packages[package]
 
     monkeypatch.setattr(probe, "version", version)
+    monkeypatch.setattr(probe.sys, "platform", "linux")
     return packages
 
 
@@ -39,6 +40,8 @@ class TestChoice:
         [
             (GGUF, "auto", "llama.cpp"),
             (GGUF, "llama.cpp", "llama.cpp"),
+            (MLX, "auto", "mlx"),
+            (MLX, "mlx", "mlx"),
             (SCRIPTED, "auto", "scripted"),
             (SCRIPTED, "scripted", "scripted"),
         ],
@@ -51,9 +54,8 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("model", "engine", "reason"),
         [
-            (MLX, "auto", "MLX engine is not in this version.*GGUF"),
-            (MLX, "llama.cpp", "tiny-4bit is a model in MLX format"),
-            (GGUF, "mlx", "MLX engine is not in this version.*GGUF"),
+            (MLX, "llama.cpp", "llama.cpp engine does not run tiny-4bit.*'mlx' or 'auto'"),
+            (GGUF, "mlx", "mlx engine does not run tiny.*'llama.cpp' or 'auto'"),
             (REMOTE, "auto", "localhost.*servers are not supported in this version.*GGUF"),
             (REMOTE, "llama.cpp", "servers are not supported"),
             (SCRIPTED, "llama.cpp", "does not run scripted.*'scripted'"),
@@ -84,6 +86,23 @@ class TestInstallation:
         installed["llama-cpp-python"] = new
         assert choose_engine(GGUF).engine == "llama.cpp"
 
+    @pytest.mark.parametrize("missing", ["mlx", "mlx-lm"])
+    def test_missing_mlx_names_the_extras_and_what_runs_without(
+        self, installed: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        del installed[missing]
+        remedy = rf"{missing} is not installed.*'pinfold\[mlx\]'.*'pinfold\[mlx-cuda\]'.*GGUF"
+        with pytest.raises(EngineUnavailableError, match=remedy):
+            choose_engine(MLX)
+        monkeypatch.setattr(probe.sys, "platform", "darwin")
+        with pytest.raises(EngineUnavailableError, match=r"'pinfold\[mlx\]'\. Use a GGUF"):
+            choose_engine(MLX)
+
+    def test_mlx_that_is_too_old(self, installed: dict[str, str]) -> None:
+        installed["mlx-lm"] = "0.29.1"
+        with pytest.raises(EngineUnavailableError, match=r"0\.29\.1 is older than 0\.30"):
+            choose_engine(MLX)
+
     def test_the_scripted_engine_needs_nothing(self, installed: dict[str, str]) -> None:
         installed.clear()
         assert choose_engine(SCRIPTED).engine == "scripted"
@@ -91,13 +110,12 @@ class TestInstallation:
 
 class TestSurvey:
     def test_everything_installed(self, installed: dict[str, str]) -> None:
-        installed["mlx-lm"] = "0.31.0"
         rows = {row.engine: row for row in survey()}
         assert rows["llama.cpp"].usable
         assert rows["llama.cpp"].recommended
         assert rows["llama.cpp"].version == "0.3.36"
-        assert (rows["mlx"].version, rows["mlx"].usable) == ("0.31.0", False)
-        assert "not in this version" in rows["mlx"].why
+        assert (rows["mlx"].version, rows["mlx"].usable, rows["mlx"].recommended) == ("0.31.0", True, False)
+        assert "on the CPU" in rows["mlx"].why
         assert "not supported in this version" in rows["server"].why
         assert rows["scripted"].usable
         assert not rows["scripted"].recommended
@@ -107,6 +125,19 @@ class TestSurvey:
         rows = {row.engine: row for row in survey()}
         assert not rows["llama.cpp"].usable
         assert "pip install 'pinfold[llama-cpp]'" in rows["llama.cpp"].why
+
+    def test_mlx_is_recommended_where_there_is_a_gpu_for_it(
+        self, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed["mlx-cuda-12"] = "0.32.4"
+        assert next(row for row in survey() if row.engine == "mlx").recommended
+        del installed["mlx-cuda-12"]
+        monkeypatch.setattr(probe.sys, "platform", "darwin")
+        monkeypatch.setattr(probe.platform, "machine", lambda: "arm64")
+        row = next(row for row in survey() if row.engine == "mlx")
+        assert (row.recommended, "Metal" in row.why) == (True, True)
+        monkeypatch.setattr(probe.platform, "machine", lambda: "x86_64")
+        assert not next(row for row in survey() if row.engine == "mlx").recommended
 
     def test_what_is_lost_without_llguidance_is_said(self, installed: dict[str, str]) -> None:
         del installed["llguidance"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import platform
 import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -19,8 +21,11 @@ AUTO, LLAMA_CPP, MLX, SERVER, SCRIPTED = "auto", "llama.cpp", "mlx", "server", "
 ENGINES = (AUTO, LLAMA_CPP, MLX, SCRIPTED)
 
 LLAMA_CPP_MIN = (0, 3, 36)
+MLX_LM_MIN = (0, 30)
 INSTALL = "pip install 'pinfold[llama-cpp]'"
-NO_MLX = "the MLX engine is not in this version"
+INSTALL_MLX = "pip install 'pinfold[mlx]'"
+INSTALL_CUDA = "pip install 'pinfold[mlx-cuda]'"
+CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13")
 NO_SERVER = "servers are not supported in this version"
 USE_GGUF = "Use a GGUF file of the same model: it runs on llama.cpp."
 
@@ -56,19 +61,25 @@ def choose_engine(model: ResolvedModel, engine: str = AUTO) -> Choice:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         msg = f"There is no engine {engine!r}.{hint} Known engines: {', '.join(ENGINES)}."
         raise UnsupportedModeError(msg)
-    _refuse_what_is_absent(model, engine)
-    fitting = SCRIPTED if model.kind == "scripted" else LLAMA_CPP
+    if model.kind == "remote":
+        msg = f"{model.name} is a server's URL, and {NO_SERVER}. {USE_GGUF}"
+        raise UnsupportedModeError(msg)
+    fitting = {"scripted": SCRIPTED, "mlx": MLX}.get(model.kind, LLAMA_CPP)
     if engine not in (AUTO, fitting):
         msg = f"The {engine} engine does not run {model.name} ({model.kind}). Use engine={fitting!r} or 'auto'."
         raise UnsupportedModeError(msg)
     asked = "it was asked for" if engine != AUTO else f"it runs models of the kind {model.kind}"
     if fitting == SCRIPTED:
         return Choice(SCRIPTED, (asked,))
-    found, problem = _llama_cpp()
+    found, problem = _mlx() if fitting == MLX else _llama_cpp()
     if problem:
-        msg = f"The llama.cpp engine cannot run: {problem}."
+        msg = f"The {fitting} engine cannot run: {problem}."
+        if fitting == MLX:
+            msg += f" {USE_GGUF}"
         raise EngineUnavailableError(msg)
-    return Choice(LLAMA_CPP, (asked, f"llama-cpp-python {found} is installed"))
+    package = "mlx-lm" if fitting == MLX else "llama-cpp-python"
+    where = _mlx_device()[1] if fitting == MLX else ""
+    return Choice(fitting, (asked, f"{package} {found} is installed", *filter(None, (where,))))
 
 
 def survey() -> list[EngineStatus]:
@@ -79,33 +90,53 @@ def survey() -> list[EngineStatus]:
         why += f"; without llguidance no answer can be constrained ({INSTALL})"
     return [
         EngineStatus(LLAMA_CPP, llama_cpp, not problem, not problem, why),
-        EngineStatus(MLX, _installed("mlx-lm"), False, False, NO_MLX),
+        _mlx_status(),
         EngineStatus(SERVER, None, False, False, NO_SERVER),
         EngineStatus(SCRIPTED, None, True, False, "answers from a script, for offline tests"),
     ]
 
 
-def _refuse_what_is_absent(model: ResolvedModel, engine: str) -> None:
-    reason = ""
-    if model.kind == "remote":
-        reason = f"{model.name} is a server's URL, and {NO_SERVER}."
-    elif model.kind == "mlx":
-        reason = f"{model.name} is a model in MLX format, and {NO_MLX}."
-    elif engine == MLX:
-        reason = f"engine='mlx' was asked for, and {NO_MLX}."
-    if reason:
-        msg = f"{reason} {USE_GGUF}"
-        raise UnsupportedModeError(msg)
+def _mlx_status() -> EngineStatus:
+    found, problem = _mlx()
+    if problem:
+        return EngineStatus(MLX, found, False, False, problem)
+    fast, where = _mlx_device()
+    why = f"runs folders of safetensors {where}"
+    if _installed("llguidance") is None:
+        why += f"; without llguidance no answer can be constrained ({INSTALL_MLX})"
+    return EngineStatus(MLX, found, True, fast, why)
 
 
 def _llama_cpp() -> tuple[str | None, str]:
     """The version that is installed, and what is wrong with it: nothing, if the text is empty."""
-    found = _installed("llama-cpp-python")
+    return _at_least("llama-cpp-python", LLAMA_CPP_MIN, INSTALL)
+
+
+def _mlx() -> tuple[str | None, str]:
+    """The same for mlx-lm."""
+    install = INSTALL_MLX if sys.platform == "darwin" else f"{INSTALL_MLX}, or {INSTALL_CUDA} for an NVIDIA GPU"
+    found, problem = _at_least("mlx-lm", MLX_LM_MIN, install)
+    if not problem and _installed("mlx") is None:
+        problem = f"mlx is not installed; run: {install}"
+    return found, problem
+
+
+def _mlx_device() -> tuple[bool, str]:
+    """Whether MLX as installed computes on a GPU, and where, in words."""
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return True, "on the GPU, by Metal"
+    if any(_installed(package) for package in CUDA_PACKAGES):
+        return True, "on an NVIDIA GPU"
+    return False, "on the CPU, many times slower than llama.cpp with a GGUF file"
+
+
+def _at_least(package: str, least: tuple[int, ...], install: str) -> tuple[str | None, str]:
+    found = _installed(package)
     if found is None:
-        return None, f"llama-cpp-python is not installed; run: {INSTALL}"
-    if tuple(int(n) for n in re.findall(r"\d+", found)[:3]) < LLAMA_CPP_MIN:
-        least = ".".join(str(n) for n in LLAMA_CPP_MIN)
-        return found, f"llama-cpp-python {found} is older than {least}; run: {INSTALL} --upgrade"
+        return None, f"{package} is not installed; run: {install}"
+    if tuple(int(n) for n in re.findall(r"\d+", found)[:3]) < least:
+        oldest = ".".join(str(n) for n in least)
+        return found, f"{package} {found} is older than {oldest}; run: {install} --upgrade"
     return found, ""
 
 

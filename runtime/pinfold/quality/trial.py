@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.base import Engine, ForwardInterrupted, Span
+from pinfold.kv.brain import as_half
 from pinfold.kv.snapshot import Snapshot
 
 __all__ = ["Divergence", "Seq", "Trial", "prepare", "take_snapshot"]
@@ -67,8 +68,8 @@ class Trial:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The prompt's KV as the engine computed it; views, not to be written to."""
-        return self._engine.open_snapshot(self._state, self._prefix)
+        """The prompt's KV as the engine computed it, in float16; not to be written to."""
+        return as_half(self._engine.open_snapshot(self._state, self._prefix))
 
     def shortened(self, tokens: int) -> Trial:
         """The same trial, judged by the first `tokens` tokens only."""
@@ -117,7 +118,7 @@ def prepare(
 def take_snapshot(engine: Engine, new_seq: Seq, tokens: Sequence[int]) -> Generator[None, None, Snapshot]:
     """The KV of `tokens`."""
     state = yield from _compute(engine, new_seq, tokens)
-    return engine.open_snapshot(state, len(tokens))
+    return as_half(engine.open_snapshot(state, len(tokens)))
 
 
 def _compute(engine: Engine, new_seq: Seq, tokens: Sequence[int]) -> Generator[None, None, memoryview]:

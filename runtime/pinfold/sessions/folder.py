@@ -65,13 +65,15 @@ class Folder:
 
     def fold(self, state: memoryview, length: int, preset: str | None = None) -> FoldedKV:
         """`length` tokens of the engine's bytes, folded by this folder's preset or another one."""
+        from pinfold.kv.brain import as_half
         from pinfold.kv.codec import fold
 
         rung = self.rung
         if preset is not None and self.recipe is not None:
             place = self.recipe.rungs.get(preset, -1)
             rung = LADDER[place] if place >= 0 else None
-        return fold(self._engine.open_snapshot(state, length), self.recipe, rung)
+        snapshot = self._engine.open_snapshot(state, length)
+        return fold(snapshot if rung is None else as_half(snapshot), self.recipe, rung)
 
     def unfold(self, data: bytes | memoryview, length: int) -> memoryview:
         """The engine's bytes of `length` tokens. Raises SessionCorruptError."""

@@ -26,7 +26,16 @@ def prompt_file(tmp_path: Path):
 class TestDoctor:
     def test_engines(self, run, runtime) -> None:
         result = run("doctor")
-        for word in ("llama.cpp", "mlx", "server", "scripted", "not in this version", "usable", "recommended", "why"):
+        for word in (
+            "llama.cpp",
+            "mlx",
+            "server",
+            "scripted",
+            "not supported in this version",
+            "usable",
+            "recommended",
+            "why",
+        ):
             assert word in result.output
         assert runtime.opened == []
 

@@ -1,0 +1,259 @@
+"""The MLX engine: `engines.base.Engine` over a model of mlx-lm, with sequences that share pieces of KV."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Items
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinfold.engines.base import Capabilities, ForwardInterrupted, Span
+from pinfold.engines.cells import CellLedger
+from pinfold.engines.mlx.device import CELLS
+from pinfold.engines.mlx.layout import LayoutMismatch, Rows
+from pinfold.engines.mlx.loading import Loaded, load
+from pinfold.engines.mlx.modes import describe_modes
+from pinfold.engines.mlx.sequences import Mark, Piece, Sequence
+from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError, UnsupportedModeError
+from pinfold.kv.snapshot import Snapshot
+from pinfold.options import RuntimeOptions
+
+__all__ = ["MlxEngine"]
+
+# Tokens between two looks at the interrupt where no attention layer looks at it.
+_STRIDE = 32
+
+
+class MlxEngine:
+    """One folder of safetensors. See `engines.base.Engine` for the contract and the rule about threads."""
+
+    def __init__(self, path: Path, name: str, options: RuntimeOptions) -> None:
+        loaded = load(path, name, options)
+        self._mx = loaded.mx
+        self._model: Any = loaded.model
+        self._layout = loaded.layout
+        self._trims = loaded.trims
+        self._loaded_make = loaded.make
+        self._release = loaded.release
+        self._by_layer = loaded.device.name == "cpu"
+        self._stride = _STRIDE if self._by_layer and not loaded.layout.sections else 1 << 30
+        self._cells = CellLedger(loaded.n_cells, options.max_sequences)
+        self._sequences = [self._unused() for _ in range(options.max_sequences)]
+        self._interrupted = False
+        self._eager = False
+        self.tokenizer = loaded.tokenizer
+        self.max_tokens = loaded.max_tokens
+        self.max_rows = loaded.max_rows
+        self.capabilities = _capabilities(loaded, options)
+
+    def forward(self, spans: Items[Span]) -> list[NDArray[np.float32] | None]:
+        self._check(spans)
+        self._interrupted = False
+        running = {span.seq for span in spans}
+        for seq, sequence in enumerate(self._sequences):
+            if seq not in running:
+                sequence.rest()
+        marks = [self._sequences[span.seq].mark() for span in spans]
+        try:
+            rows = [self._evaluate(span) for span in spans]
+        except ForwardInterrupted:
+            self._go_back(spans, marks)
+            raise
+        except (RuntimeError, ValueError) as e:
+            self._go_back(spans, marks)
+            msg = f"MLX failed in a forward of {sum(len(s.tokens) for s in spans)} tokens: {e}"
+            raise DecodeError(msg) from e
+        for span in spans:
+            self._cells.append(span.seq, len(span.tokens))
+        return rows
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+
+    def length(self, seq: int) -> int:
+        return self._cells.length(seq)
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        have = self._cells.length(src)
+        if self._cells.length(dst):
+            msg = f"sequence {dst} is in use"
+            raise EngineError(msg)
+        if length > have or (length < have and not self._trims):
+            msg = f"cannot fork {length} of {have} tokens: this model's state cannot be cut"
+            raise TrimError(msg)
+        self._sequences[dst] = self._sequences[src].share(length)
+        self._cells.share(src, dst, length)
+
+    def trim(self, seq: int, length: int) -> None:
+        have = self._cells.length(seq)
+        if length == have:
+            return
+        if not self._trims or length > have:
+            self.drop(seq)
+            msg = f"this model's state cannot be cut back to {length} tokens; the sequence was dropped"
+            raise TrimError(msg)
+        self._sequences[seq].cut(length)
+        self._cells.cut(seq, length)
+
+    def drop(self, seq: int) -> None:
+        self._sequences[seq] = self._unused()
+        self._cells.cut(seq, 0)
+
+    def free_cells(self) -> int:
+        return self._cells.free
+
+    def exclusive_cells(self, seq: int) -> int:
+        return self._cells.exclusive(seq)
+
+    def snapshot(self, seq: int) -> memoryview:
+        sequence = self._sequences[seq]
+        planes = [
+            [self._to_rows(sequence.plane(layer, which)) for which in (0, 1) for layer in section.layers]
+            for section in self._layout.sections
+        ]
+        arrays = [array for state in sequence.states for array in state]
+        states = [None if array is None else self._to_bytes(array) for array in arrays]
+        return self._layout.pack(sequence.length, planes, states)
+
+    def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
+        if length > self._cells.free:
+            msg = f"{length} tokens do not fit into {self._cells.free} free KV cells"
+            raise CacheFullError(msg)
+        try:
+            planes, states = self._layout.unpack(memoryview(data), length)
+        except LayoutMismatch as e:
+            self.drop(seq)
+            msg = f"the bytes are no snapshot of {length} tokens of this model: {e}"
+            raise EngineError(msg) from e
+        sequence = self._unused()
+        sequence.length = length
+        sequence.pieces = [Piece(self._from_rows(planes, length), length)]
+        sequence.states = self._from_bytes(states)
+        self._sequences[seq] = sequence
+        self._cells.append(seq, length)
+
+    def transcode(self, data: memoryview | bytes, length: int, kv_types: str) -> memoryview:  # noqa: ARG002
+        if not kv_types:
+            return memoryview(data)
+        msg = f"kv_resident={kv_types!r}: on MLX all sessions have the cells that the Runtime was opened with."
+        raise UnsupportedModeError(msg)
+
+    def kv_types(self, seq: int) -> str:  # noqa: ARG002
+        return ""
+
+    def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
+        return self._layout.open(memoryview(data), length)
+
+    def close_snapshot(self, snapshot: Snapshot) -> memoryview:
+        return self._layout.close(snapshot)
+
+    def close(self) -> None:
+        if self._model is not None:
+            self._model = None
+            self._sequences.clear()
+            self._release()
+
+    def _unused(self) -> Sequence:
+        return Sequence(self._mx, lambda: self._loaded_make(self._after_layer))
+
+    def _after_layer(self, keys: Any, values: Any) -> None:
+        """Evaluates layer by layer where a forward is long, so that it can be interrupted in the middle."""
+        if self._interrupted:
+            raise ForwardInterrupted
+        if self._eager:
+            self._mx.eval(keys, values)
+
+    def _check(self, spans: Items[Span]) -> None:
+        total = sum(len(span.tokens) for span in spans)
+        if not spans or total > self.max_tokens:
+            msg = f"a forward takes 1 to {self.max_tokens} tokens, not {total}"
+            raise EngineError(msg)
+        for span in spans:
+            have = self._cells.length(span.seq)
+            if span.start != have or not span.tokens:
+                msg = f"span of sequence {span.seq} starts at {span.start}, its KV ends at {have}"
+                raise EngineError(msg)
+        if total > self._cells.free:
+            msg = f"{total} tokens do not fit into {self._cells.free} free KV cells"
+            raise CacheFullError(msg)
+
+    def _evaluate(self, span: Span) -> NDArray[np.float32] | None:
+        """One span. Logits are computed for the tokens that want them only: those before are evaluated apart."""
+        sequence = self._sequences[span.seq]
+        silent = {"none": len(span.tokens), "last": len(span.tokens) - 1, "all": 0}[span.logits]
+        for at in range(0, silent, self._stride):
+            self._run(sequence, span.tokens[at : min(at + self._stride, silent)], wanted=False)
+        if span.logits == "none":
+            return None
+        logits = self._run(sequence, span.tokens[silent:], wanted=True)
+        return np.array(logits[0].astype(self._mx.float32))
+
+    def _run(self, sequence: Sequence, tokens: Items[int], *, wanted: bool) -> Any:
+        """Evaluates `tokens`; their logits, [1, tokens, n_vocab], only if they are `wanted`."""
+        if self._interrupted:
+            raise ForwardInterrupted
+        caches = sequence.open()
+        self._eager = self._by_layer and len(tokens) > 1
+        logits = self._model(self._mx.array(list(tokens))[None], cache=caches.for_model)
+        sequence.added(len(tokens))
+        held = [(cache.keys, cache.values) for cache in caches.attention]
+        states = [array for state in sequence.states for array in state if array is not None]
+        self._mx.eval(held, states, logits if wanted else [])
+        return logits
+
+    def _go_back(self, spans: Items[Span], marks: Items[Mark]) -> None:
+        for span, mark in zip(spans, marks, strict=True):
+            self._sequences[span.seq].back(mark)
+
+    def _to_rows(self, plane: Any) -> Rows:
+        """[1, heads, tokens, size] -> uint8 [tokens, row bytes]."""
+        heads, tokens, size = plane.shape[1:]
+        rows = plane[0].swapaxes(0, 1).reshape(tokens, heads * size)
+        return np.array(self._mx.contiguous(rows).view(self._mx.uint8))
+
+    def _to_bytes(self, array: Any) -> Rows:
+        return np.array(self._mx.contiguous(array).reshape(-1).view(self._mx.uint8))
+
+    def _from_rows(self, planes: list[list[Rows]], tokens: int) -> tuple[tuple[Any, Any], ...]:
+        cells = getattr(self._mx, CELLS[self._layout.kind])
+        found: dict[int, list[Any]] = {}
+        for section, rows in zip(self._layout.sections, planes, strict=True):
+            sizes = [section.heads.k_size] * len(section.layers) + [section.heads.v_size] * len(section.layers)
+            for layer, size, plane in zip(section.layers * 2, sizes, rows, strict=True):
+                array = self._mx.array(plane).view(cells).reshape(tokens, -1, size)
+                array = self._mx.contiguous(array.swapaxes(0, 1)[None])
+                self._mx.eval(array)
+                found.setdefault(layer, []).append(array)
+        return tuple((found[layer][0], found[layer][1]) for layer in range(len(found)))
+
+    def _from_bytes(self, states: list[Rows | None]) -> list[list[Any]]:
+        arrays: list[Any] = []
+        for known, rows in zip(self._layout.states, states, strict=True):
+            if known is None or rows is None:
+                arrays.append(None)
+                continue
+            kind = getattr(self._mx, known.kind.rpartition(".")[2])
+            arrays.append(self._mx.array(rows).view(kind).reshape(known.shape))
+        self._mx.eval([array for array in arrays if array is not None])
+        counts = [len(recurrent.cache) for recurrent in self._unused().open().recurrent]
+        each = iter(arrays)
+        return [[next(each) for _ in range(count)] for count in counts]
+
+
+def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
+    return Capabilities(
+        engine="mlx",
+        device=loaded.device.name,
+        model=loaded.info,
+        n_ctx=loaded.n_ctx,
+        n_cells=loaded.n_cells,
+        n_seq=options.max_sequences,
+        trim="any" if loaded.trims else "never",
+        fingerprint=hashlib.sha256(repr(sorted(loaded.facets.items())).encode()).hexdigest(),
+        bytes_per_token=loaded.layout.bytes_per_token,
+        modes=describe_modes(loaded),
+        facets=loaded.facets,
+    )
