@@ -87,9 +87,9 @@ def ratio_of(workload: Workload, plain: DraftPeer, drafted: DraftPeer, repeats: 
     try:
         for number in range(repeats + 1):
             settle()
-            before = plain.speed(workload.turns)[0]
+            before, texts = plain.speed(workload.turns)
             settle()
-            after = drafted.speed(workload.turns)[0]
+            after, drafted_texts = drafted.speed(workload.turns)
             if number:  # the first pair computes the prefixes
                 pairs.append((before, after))
     except (RuntimeError, ValueError, SystemExit) as e:
@@ -99,6 +99,7 @@ def ratio_of(workload: Workload, plain: DraftPeer, drafted: DraftPeer, repeats: 
         "plain_tps": median(before for before, _ in pairs),
         "draft_tps": median(after for _, after in pairs),
         "ratio": median(after / before for before, after in pairs),
+        "same_text": texts == drafted_texts,
     }
 
 
@@ -147,11 +148,21 @@ def tables(ours: Any, theirs: dict[str, Any]) -> list[str]:
     if not theirs:
         return [own]
     names = [row["workload"] for row in ours["rows"]]
-    rows = [("Pinfold", *(f"{row['ratio']:.2f}" for row in ours["rows"]))]
+    rows = [("Pinfold", *(cell(row) for row in ours["rows"]))]
     for peer, found in theirs.items():
-        ratios = [ratio_in(found, name) for name in names]
-        rows.append((peer, *(f"{ratio:.2f}" if ratio is not None else "failed" for ratio in ratios)))
-    return [own, table(("drafted / plain", *names), rows)]
+        by_name = {row["workload"]: row for row in found}
+        rows.append((peer, *(cell(by_name[name]) for name in names)))
+    failed = [
+        f"{peer}, {row['workload']}: {row['why']}" for peer, found in theirs.items() for row in found if "why" in row
+    ]
+    notes = "\n".join(["\\* the drafted answer is another one than the plain one", *failed])
+    return [own, table(("drafted / plain", *names), rows), notes]
+
+
+def cell(row: Any) -> str:
+    if row["ratio"] is None:
+        return "failed"
+    return f"{row['ratio']:.2f}" + ("" if row["same_text"] else " *")
 
 
 if __name__ == "__main__":

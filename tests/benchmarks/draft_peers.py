@@ -20,9 +20,9 @@ _START_S = 120
 
 
 class DraftPeer(Protocol):
-    """`speed` answers the turns and returns tokens a second, prefill left out, and the tokens that it is about."""
+    """`speed` answers the turns and returns tokens a second, prefill left out, and what was answered."""
 
-    def speed(self, turns: Sequence[Turn]) -> tuple[float, int]: ...
+    def speed(self, turns: Sequence[Turn]) -> tuple[float, list[str]]: ...
 
     def close(self) -> None: ...
 
@@ -45,13 +45,16 @@ class ServerPeer:
         host, port = json.loads(line)["address"].removeprefix("http://").rstrip("/").rsplit(":", 1)
         self._address = host, int(port)
 
-    def speed(self, turns: Sequence[Turn]) -> tuple[float, int]:
-        tokens, seconds = 0, 0.0
+    def speed(self, turns: Sequence[Turn]) -> tuple[float, list[str]]:
+        tokens, seconds, texts = 0, 0.0, []
         for turn in turns:
-            timings = self._ask(turn)["timings"]
+            answer = self._ask(turn)
+            message, timings = answer["choices"][0]["message"], answer["timings"]
+            calls = [call["function"] for call in message.get("tool_calls") or ()]
+            texts.append(json.dumps([message.get("content"), calls]))
             tokens += timings["predicted_n"] - 1
             seconds += timings["predicted_ms"] / 1e3
-        return tokens / max(seconds, 1e-9), tokens
+        return tokens / max(seconds, 1e-9), texts
 
     def close(self) -> None:
         if self._process.stdin:
@@ -95,11 +98,12 @@ class LookupPeer:
             draft_model=LlamaPromptLookupDecoding(num_pred_tokens=10) if draft else None,
         )
 
-    def speed(self, turns: Sequence[Turn]) -> tuple[float, int]:
-        tokens, seconds = 0, 0.0
+    def speed(self, turns: Sequence[Turn]) -> tuple[float, list[str]]:
+        tokens, seconds, texts = 0, 0.0, []
         for turn in turns:
             began, count, last = 0.0, 0, 0.0
-            for _ in self._llama.create_chat_completion(
+            pieces = []
+            for chunk in self._llama.create_chat_completion(
                 turn.messages,
                 max_tokens=turn.max_tokens,
                 temperature=0.0,
@@ -109,9 +113,11 @@ class LookupPeer:
             ):
                 last = time.perf_counter()
                 began, count = began or last, count + 1
+                pieces.append(chunk["choices"][0]["delta"].get("content") or "")
+            texts.append("".join(pieces))
             tokens += max(count - 3, 1)  # a piece opens the answer and one ends it
             seconds += last - began
-        return tokens / max(seconds, 1e-9), tokens
+        return tokens / max(seconds, 1e-9), texts
 
     def close(self) -> None:
         self._llama.close()
