@@ -299,3 +299,11 @@ def test_a_forced_call_holds_the_answer_to_the_grammar() -> None:
         done = rt.chat([HELLO], tools=TOOLS, tool_choice="search")
         assert done.tool_calls[0].arguments == {"text": "x"}
         assert done.finish_reason == "tool_calls"
+
+
+def test_markup_that_a_model_writes_is_no_text() -> None:
+    with Runtime(Script(["Well<|im_start|>assistant\nthen <b>[1]</b>"])) as rt:
+        assert rt.chat([{"role": "user", "content": "Hi"}]).text == "Wellassistant\nthen <b>[1]</b>"
+        assert "".join(delta.text for delta in rt.stream([{"role": "user", "content": "Hi"}])) == (
+            "Wellassistant\nthen <b>[1]</b>"
+        )

@@ -9,6 +9,6 @@ runs on the engine's owner thread.
     planner.py     which tokens go into that forward
     sampling.py    a row of logits -> a token
 
-It imports engines.base, sessions, output's text, stop and constrain, errors, results and options; it knows nothing of
-messages, templates, or frameworks.
+It imports engines.base, sessions, output's text, stop, tool_calls and constrain, errors, results and options; it knows
+nothing of messages, templates, or frameworks.
 """

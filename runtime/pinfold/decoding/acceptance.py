@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinfold.decoding.costs import MOST_ROWS
 from pinfold.decoding.drafters.base import Guess
 
-__all__ = ["Acceptance"]
+__all__ = ["DEPTH_OF", "Acceptance"]
 
 Key = tuple[str, int, int]
 
 # By source and strength: the chance of a token whose predecessors came true, before anything was seen.
-_BEFORE = {"lookup": (0.35, 0.6, 0.8, 0.92), "history": (0.4, 0.5, 0.7, 0.85), "grammar": (0.97,), "model": (0.7,)}
+_BEFORE = {
+    "lookup": (0.35, 0.6, 0.75, 0.88, 0.94),
+    "history": (0.4, 0.5, 0.7, 0.85),
+    "grammar": (0.97,),
+    "model": (0.7,),
+}
 _UNKNOWN = (0.5,)
+# And what becomes of the chance to be wrong, by class of depth: what was copied so far is copied on.
+_DEEPER = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)
 # What the runtime has seen so far, or the guess above, counts as this many tokens seen.
 _WEIGHT = 4.0
 # Counts fade, so that a change of text is noticed.
@@ -20,6 +28,8 @@ _FADE_REQUEST = 0.95
 _FADE_RUNTIME = 0.995
 # A guess's first tokens fail more often than those that follow many true ones.
 _DEPTHS = (1, 2, 4, 8, 16)
+DEPTH_OF = tuple(sum(place >= depth for depth in _DEPTHS) for place in range(MOST_ROWS))
+"""The class of depth of each place of a guess."""
 
 
 class Acceptance:
@@ -33,14 +43,14 @@ class Acceptance:
         self._fade = _FADE_REQUEST if above is not None else _FADE_RUNTIME
         self._seen: dict[Key, tuple[float, float]] = {}
 
-    def chance(self, guess: Guess, place: int) -> float:
-        """The chance of the guess's token at `place`, from 0."""
-        return self.chance_of((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)))
+    def chances(self, guess: Guess) -> list[float]:
+        """The chance of a token of the guess, by its class of depth."""
+        return [self.chance_of((guess.source, guess.strength, depth)) for depth in range(len(_DEPTHS) + 1)]
 
     def learn(self, guess: Guess, right: int, tried: int) -> None:
         """Of the guess's first `tried` tokens the first `right` came true, and the next, if it was tried, did not."""
         for place in range(min(right + 1, tried)):
-            self.count((guess.source, guess.strength, sum(place >= d for d in _DEPTHS)), right=place < right)
+            self.count((guess.source, guess.strength, DEPTH_OF[place]), right=place < right)
 
     def chance_of(self, key: Key) -> float:
         """As `chance`, by source, strength and class of depth."""
@@ -57,6 +67,6 @@ class Acceptance:
 
 
 def _prior(key: Key) -> float:
-    source, strength, _ = key
+    source, strength, depth = key
     chances: Sequence[float] = _BEFORE.get(source, _UNKNOWN)
-    return chances[min(strength, len(chances) - 1)]
+    return 1 - (1 - chances[min(strength, len(chances) - 1)]) * _DEEPER[depth]

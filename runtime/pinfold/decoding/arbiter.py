@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pinfold.decoding.acceptance import Acceptance
+from pinfold.decoding.acceptance import DEPTH_OF, Acceptance
 from pinfold.decoding.costs import MOST_ROWS, POINTS, ForwardCosts
 from pinfold.decoding.drafters.base import Drafter, Guess
 from pinfold.decoding.job import DraftFacts, SourceFacts
@@ -42,9 +42,10 @@ class Arbiter:
         best, best_rate = 0, _LEAST_GAIN * rows / self.costs.seconds(rows)
         chance, expected, count = 1.0, float(rows), 0
         for guess in guesses:
+            chances = acceptance.chances(guess)
             last = len(guess.tokens) - 1
-            for place in range(last + 1):
-                chance *= acceptance.chance(guess, place)
+            for place, depth in zip(range(last + 1), DEPTH_OF, strict=False):
+                chance *= chances[depth]
                 if chance < _LEAST_CHANCE:
                     return best
                 expected += chance

@@ -13,6 +13,7 @@ from pinfold.engines.base import Tokenizer
 from pinfold.errors import PinfoldError
 from pinfold.output.stop import StopScanner
 from pinfold.output.text import TextDecoder
+from pinfold.output.tool_calls import MARKUP
 from pinfold.sessions.manager import Start
 from pinfold.sessions.pins import Pin, PinRecord
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Generation"]
 
 _PROGRESS_AFTER = 1.0
+# Control tokens begin so in every vocabulary; asking for each token would cost more than looking.
+_FIRST_OF_MARKUP = (b"<", b"[")
 
 
 class Generation:
@@ -165,7 +168,7 @@ class Generation:
             return "stop"
         self._sampler.accept(token)
         self.tokens.append(token)
-        if self._show(self._decoder.feed(self._tokenizer.piece(token))):
+        if self._show(self._decoder.feed(self._said(token))):
             return "stop"
         if constraint is not None:
             constraint.accept(token)
@@ -189,6 +192,13 @@ class Generation:
         self.job.ended = True
         self.job.sink.put(Failed(error))
         self._close_trail()
+
+    def _said(self, token: int) -> bytes:
+        """What `token` says: nothing, where it is markup that no parser reads."""
+        piece = self._tokenizer.piece(token)
+        if piece[:1] in _FIRST_OF_MARKUP and piece not in MARKUP and self._tokenizer.is_control(token):
+            return b""
+        return piece
 
     def _show(self, text: str) -> bool:
         shown, stopped = self._stops.feed(text)

@@ -127,6 +127,9 @@ class Tokenizer(Protocol):
     def piece(self, token: int) -> bytes:
         """The bytes that `token` stands for, special tokens written out; may be part of a UTF-8 character."""
 
+    def is_control(self, token: int) -> bool:
+        """Whether `token` is the model's own markup (the start of a turn and the like) and stands for no text."""
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of `tokens`, special tokens written out; bytes that are no UTF-8 become U+FFFD."""
 

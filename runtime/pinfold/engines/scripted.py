@@ -64,6 +64,9 @@ class ScriptedTokenizer:
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < 256 else _SPECIAL[token - 256].encode()
 
+    def is_control(self, token: int) -> bool:
+        return token >= 256
+
     def decode(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
 

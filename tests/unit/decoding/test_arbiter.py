@@ -91,14 +91,14 @@ def test_chances_follow_what_is_seen() -> None:
     above = Acceptance()
     one = Acceptance(above)
     guess = Guess([1] * 8, "lookup", 1)
-    before = one.chance(guess, 0)
+    before = one.chances(guess)[0]
     for _ in range(30):
         one.learn(guess, 0, 1)
-    assert one.chance(guess, 0) < 0.2 < before
-    assert Acceptance(above).chance(guess, 0) < before  # another request has learnt from it
+    assert one.chances(guess)[0] < 0.2 < before
+    assert Acceptance(above).chances(guess)[0] < before  # another request has learnt from it
     for _ in range(60):
         one.learn(guess, 8, 8)
-    assert one.chance(guess, 0) > 0.9
+    assert one.chances(guess)[0] > 0.9
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

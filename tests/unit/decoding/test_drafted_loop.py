@@ -241,6 +241,22 @@ def test_drafters_are_closed_however_a_request_ends() -> None:
     assert [drafter.closed for drafter in bench.told.made] == [1, 1, 1]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("steps", range(1, 16))
+def test_cancelled_between_rounds_tokens_and_kv_agree(steps: int) -> None:
+    bench = Bench(at_random)
+    job = bench.put(session="task")
+    for _ in range(steps):
+        bench.loop.step()
+    job.cancelled = True
+    bench.run()
+    whole = (PROMPT + REPLY).encode()
+    for entry in bench.manager.space.shelf:
+        assert entry.seq is not None
+        assert bench.engine.length(entry.seq) == len(entry.tokens)
+        assert whole.startswith(bytes(token for token in entry.tokens if token < 256))
+    assert bench.ask().text == REPLY
+
+
 def test_no_more_than_the_cells_hold() -> None:
     bench = Bench(oracle, n_ctx=64 + len(PROMPT), kv_cells=64 + len(PROMPT))
     plain = Bench(n_ctx=64 + len(PROMPT), kv_cells=64 + len(PROMPT))

@@ -59,7 +59,7 @@ def test_it_goes_on_behind_what_others_have_guessed(tokens: list[int], ahead: li
         assert any(tokens[p - 2 : p] == tail and tokens[p] == guess.tokens[0] for p in range(2, len(tokens)))
 
 
-@pytest.mark.parametrize(("matching", "strength"), [(2, 0), (3, 1), (5, 1), (6, 2), (12, 3), (31, 3)])
+@pytest.mark.parametrize(("matching", "strength"), [(2, 0), (3, 1), (5, 1), (6, 2), (12, 3), (24, 4), (31, 4)])
 def test_longer_matches_are_stronger(matching: int, strength: int) -> None:
     run = list(range(100, 100 + matching))
     guess = Lookup([1, *run, 7, 8, 9, 2, *run]).guess([], 3)

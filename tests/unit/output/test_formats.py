@@ -303,6 +303,10 @@ TEMPLATES = {
 }
 
 
+def test_a_hermes_model_on_another_familys_template_is_one() -> None:
+    assert detect_format("<|start_header_id|> parameters {{ '<tool_call>' }}") == "hermes"
+
+
 @pytest.mark.parametrize("family", FORMATS)
 def test_a_family_is_known_by_its_template(family: str) -> None:
     assert detect_format(TEMPLATES[family]) == family

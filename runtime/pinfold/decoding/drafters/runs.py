@@ -10,7 +10,7 @@ MOST_COMPARED = 32
 """Tokens compared at each place."""
 _MOST_PLACES = 8
 # Equal tokens from which a match is of the next strength.
-_STRENGTHS = (3, 6, 12)
+_STRENGTHS = (3, 6, 12, 24)
 
 
 def best_match(indexes: Sequence[RunIndex], tail: Sequence[int]) -> tuple[int, int]:
@@ -22,7 +22,7 @@ def best_match(indexes: Sequence[RunIndex], tail: Sequence[int]) -> tuple[int, i
 
 
 def strength_of(matched: int) -> int:
-    """0 to 3 for a match of so many tokens."""
+    """0 to 4 for a match of so many tokens."""
     return sum(matched >= least for least in _STRENGTHS)
 
 

@@ -52,6 +52,9 @@ class LlamaTokenizer:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
+    def is_control(self, token: int) -> bool:
+        return bool(self._lib.llama_vocab_is_control(self._vocab, token))
+
     def decode(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
 

@@ -32,7 +32,9 @@ class FolderTokenizer:
         self._plain = _build(self._source, folder)
         self._plain.encode_special_tokens = True
         self._bytes = _unicode_to_byte() if _byte_level(self._source) else None
-        self._added: dict[int, str] = {t: a.content for t, a in self._marked.get_added_tokens_decoder().items()}
+        added = self._marked.get_added_tokens_decoder()
+        self._added: dict[int, str] = {token: each.content for token, each in added.items()}
+        self._control = frozenset(token for token, each in added.items() if each.special)
         self._pieces: dict[int, bytes] = {}
         self._grammar_lock = threading.Lock()
         self._grammar: Any = None
@@ -55,6 +57,9 @@ class FolderTokenizer:
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
+
+    def is_control(self, token: int) -> bool:
+        return token in self._control
 
     def decode(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pinfold.output.tool_calls.base import Parsed, ParserFactory, Schemas, ToolCallParser, new_call_id, tool_schemas
-from pinfold.output.tool_calls.formats import FORMATS, detect_format
+from pinfold.output.tool_calls.formats import FORMATS, MARKUP, detect_format
 
 __all__ = [
     "FORMATS",
+    "MARKUP",
     "Parsed",
     "ParserFactory",
     "Schemas",

@@ -12,7 +12,7 @@ from pinfold.output.tool_calls.literal import gemma_parser, pythonic_parser
 from pinfold.output.tool_calls.markup_xml import glm_parser, qwen3_coder_parser
 from pinfold.output.tool_calls.tagged_json import deepseek_parser, llama3_parser, mistral_parser
 
-__all__ = ["FORMATS", "detect_format"]
+__all__ = ["FORMATS", "MARKUP", "detect_format"]
 
 FORMATS: Mapping[str, ParserFactory] = MappingProxyType(
     {
@@ -35,6 +35,7 @@ _MARKS = (
     ("deepseek", ("tool▁calls▁begin",)),
     ("glm", ("<arg_key>",)),
     ("qwen3-coder", ("<function=", "<parameter=")),
+    ("hermes", ("<tool_call>",)),  # also on a Llama's or a Mistral's template
     ("mistral", ("[TOOL_CALLS]",)),
     ("pythonic", ("<|tool_call_start|>",)),
     ("pythonic", ("<|python_start|>",)),
@@ -44,6 +45,21 @@ _MARKS = (
     ("llama3", ("<|start_header_id|>", "parameters")),
     ("llama3", ("<|tool|>", "<|/tool|>")),
 )
+
+_BAR = "\uff5c"
+MARKUP = frozenset(
+    mark.encode()
+    for mark in (
+        *("<think>", "</think>", "<tool_call>", "</tool_call>"),
+        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        *("<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        *(f"<{_BAR}tool▁{what}{_BAR}>" for what in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")),
+        *("<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>"),
+        *("<start_function_call>", "<end_function_call>", "<escape>", "<|tool_call>", "<tool_call|>", '<|"|>'),
+        *("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+    )
+)
+"""Control tokens that parsers read, as bytes. Others that a model writes are never shown."""
 
 
 def detect_format(template: str | None) -> str:
