@@ -8,7 +8,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BufferPool"]
+__all__ = ["BufferPool", "fresh"]
 
 Bytes = NDArray[np.uint8]
 
@@ -31,7 +31,7 @@ class BufferPool:
         """`size` bytes, not cleared. They come back by themselves once no view of them is left."""
         buffer = self._take(size)
         if buffer is None:
-            buffer = np.empty(_rounded(size), dtype=np.uint8)
+            buffer = fresh(_rounded(size))
         lent = buffer[:size].view(_Lent)
         weakref.finalize(lent, self._give_back, buffer).atexit = False
         return lent
@@ -50,6 +50,15 @@ class BufferPool:
     def _give_back(self, buffer: Bytes) -> None:
         if len(buffer) + sum(len(idle) for idle in tuple(self._idle)) <= self._most_bytes:
             self._idle.append(buffer)
+
+
+def fresh(size: int) -> Bytes:
+    """`size` bytes, zero.
+
+    numpy asks the system for huge pages where an array is large, and the first touch of those may wait until memory
+    has been moved together: 46 MB took 140 ms on a machine where small pages took 30.
+    """
+    return np.frombuffer(bytearray(size), dtype=np.uint8)
 
 
 def _rounded(size: int) -> int:

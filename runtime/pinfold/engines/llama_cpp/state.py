@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pinfold.engines.buffers import fresh
 from pinfold.engines.llama_cpp.kv_types import KVTypes, row_bytes, type_name, type_number
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
@@ -94,7 +95,7 @@ def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
         for plane in section.planes:
             parts.append(struct.pack("<iQ", type_number(plane.kind), plane.rows.shape[1]))
             parts.append(plane.rows.reshape(-1))
-    buffer = np.empty(sum(map(len, parts)), dtype=np.uint8)
+    buffer = fresh(sum(map(len, parts)))
     at = 0
     for part in parts:
         buffer[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8) if isinstance(part, bytes) else part

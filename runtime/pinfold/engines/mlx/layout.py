@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pinfold.engines.buffers import fresh
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.brain import from_half
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
@@ -183,7 +184,7 @@ def _take(data: memoryview, at: int, count: int) -> Rows:
 
 
 def _joined(parts: Sequence[bytes | Rows]) -> memoryview:
-    buffer = np.empty(sum(map(len, parts)), dtype=np.uint8)
+    buffer = fresh(sum(map(len, parts)))
     at = 0
     for part in parts:
         buffer[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8) if isinstance(part, bytes) else part
