@@ -262,7 +262,7 @@ def test_an_unknown_tool_is_an_invalid_call(family: str, answer: str, expected: 
         assert len(found.invalid_tool_calls) == len(expected)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=500)
 @given(st.sampled_from(sorted(FORMATS)), st.text(max_size=60), st.sampled_from([a for _, a, _ in ALL]), st.data())
 def test_nothing_raises(family: str, noise: str, answer: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(answer)))

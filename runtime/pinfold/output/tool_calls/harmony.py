@@ -19,6 +19,7 @@ __all__ = ["harmony_parser"]
 
 _CHANNEL, _MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", _START, _CHANNEL)
+_HEADER = re.compile(r"\s*(?:<\|start\|>[\w\s.=-]*)?")
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([A-Za-z0-9_.-]+)")
 
 State = Literal["between", "head", "reasoning", "text", "call"]
@@ -50,7 +51,7 @@ class _Harmony:
     def finish(self, *, cut: bool) -> Parsed:
         out, rest = Parsed(), self._held
         self._held = ""
-        if self._state == "between" and not self._opened:
+        if self._state == "between" and not _HEADER.fullmatch(rest):
             return Parsed(text=rest)
         if self._state in ("reasoning", "text"):
             out += self._show(rest)
@@ -59,21 +60,22 @@ class _Harmony:
         return out
 
     def _between(self) -> tuple[Parsed, bool]:
-        """Outside of messages; text where no channel was opened yet, as some answers have none."""
+        """Outside of messages: text until the first mark, as some answers have none; then the next one's header."""
+        if not self._opened:
+            return self._before_all()
         at = self._held.find(_CHANNEL)
-        if at >= 0:
-            before, self._held = self._held[:at], self._held[at + len(_CHANNEL) :]
-            self._state, self._role = "head", before
-            shown = "" if self._opened or _START in before else before.strip()
-            self._opened = True
-            return Parsed(text=shown), True
-        if self._opened:
+        if at < 0:
             return Parsed(), False
-        size = max(open_mark(self._held, mark) for mark in (_CHANNEL, _START))
-        if _START in self._held:
-            return Parsed(), False
-        shown, self._held = self._held[: len(self._held) - size], self._held[len(self._held) - size :]
-        return Parsed(text=shown), False
+        self._role, self._held = self._held[:at], self._held[at + len(_CHANNEL) :]
+        self._state = "head"
+        return Parsed(), True
+
+    def _before_all(self) -> tuple[Parsed, bool]:
+        hits = [at for mark in (_CHANNEL, _START) if (at := self._held.find(mark)) >= 0]
+        self._opened = bool(hits)
+        safe = min(hits) if hits else len(self._held) - max(open_mark(self._held, m) for m in (_CHANNEL, _START))
+        shown, self._held = self._held[:safe], self._held[safe:]
+        return Parsed(text=shown), self._opened
 
     def _within(self) -> tuple[Parsed, bool]:
         if self._state == "head":
