@@ -94,7 +94,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def command(script: str, options: argparse.ArgumentParser, args: argparse.Namespace) -> str:
     """What was run: the script and whatever differs from the settings that the figures are about."""
     changed = [
-        f"--{name} {value}"
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
         for name, value in vars(args).items()
         if name != "json" and value != options.get_default(name)
     ]

@@ -12,7 +12,7 @@ from pinfold.sessions.prefix_tree import common_prefix
 
 __all__ = ["SmallModel", "check_vocabulary"]
 
-# Tokens compared one by one, spread over the vocabulary, and how many may differ: some models differ in unused ones.
+# Tokens compared one by one, spread over the vocabulary.
 _COMPARED = 2048
 _FADE = 0.9
 
