@@ -47,6 +47,10 @@ class Acceptance:
         """The chance of a token of the guess, by its class of depth."""
         return [self.chance_of((guess.source, guess.strength, depth)) for depth in range(len(_DEPTHS) + 1)]
 
+    def first(self, guess: Guess) -> float:
+        """The chance of its first token, above which none is: those behind it need this one."""
+        return self.chance_of((guess.source, guess.strength, 0))
+
     def learn(self, guess: Guess, right: int, tried: int) -> None:
         """Of the guess's first `tried` tokens the first `right` came true, and the next, if it was tried, did not."""
         for place in range(min(right + 1, tried)):

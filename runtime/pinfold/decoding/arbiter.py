@@ -39,6 +39,8 @@ class Arbiter:
             rows: of the forward without them.
             each: seconds that making one of the tokens takes.
         """
+        if not guesses or acceptance.first(guesses[0]) < self.costs.least_chance(rows, _LEAST_GAIN):
+            return 0  # as for nearly every token of text that repeats nothing
         best, best_rate = 0, _LEAST_GAIN * rows / self.costs.seconds(rows)
         chance, expected, count = 1.0, float(rows), 0
         for guess in guesses:
@@ -92,13 +94,12 @@ class Trail:
             return []
         guesses = self._guess(rows, most)
         length = self._arbiter.length(guesses, self._acceptance, rows)
-        tokens = [token for guess in guesses for token in guess.tokens]
         if length:
             self._guesses = guesses
             self._watched = None
         elif self._watched is None and guesses:
-            self._watched = _Watched(guesses, tokens[:_WATCHED])
-        return tokens[:length]
+            self._watched = _Watched(guesses, _first_tokens(guesses, _WATCHED))
+        return _first_tokens(guesses, length)
 
     def verified(self, drafted: int, right: int, tried: int) -> None:
         """Of `drafted` tokens the first `right` came true; `tried` were looked at, one more unless all or the end."""
@@ -157,3 +158,10 @@ class Trail:
             right, tried = right - size, tried - size
             if tried <= 0:
                 return
+
+
+def _first_tokens(guesses: Sequence[Guess], count: int) -> list[int]:
+    tokens: list[int] = []
+    for guess in guesses:
+        tokens += guess.tokens[: count - len(tokens)]
+    return tokens

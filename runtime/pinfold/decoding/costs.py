@@ -36,6 +36,7 @@ class ForwardCosts:
             rows: deque([seconds], maxlen=_KEPT) for rows, seconds in (known or {}).items() if rows in POINTS
         }
         self._table: list[float] = []
+        self._least: dict[tuple[int, float], float] = {}
         self._learnt = 0
 
     def learn(self, rows: int, seconds: float) -> None:
@@ -45,12 +46,27 @@ class ForwardCosts:
         self._learnt += 1
         if rows not in self._seen or self._learnt % _REFRESH == 0:
             self._table = []
-        self._seen.setdefault(rows, deque(maxlen=_KEPT)).append(seconds)
+            self._seen.setdefault(rows, deque(maxlen=_KEPT))
+        self._seen[rows].append(seconds)
 
     def seconds(self, rows: int) -> float:
         """What a forward of `rows` rows takes; past the last point as long as that for each row."""
         table = self._table or self._make_table()
         return table[rows] if rows <= MOST_ROWS else table[-1] * rows / MOST_ROWS
+
+    def least_chance(self, rows: int, gain: float) -> float:
+        """The chance of a guess's first token below which it cannot pay `gain` times, were the others certain.
+
+        Above 1 where even a guess that is certain does not pay.
+        """
+        table = self._table or self._make_table()
+        if (rows, gain) not in self._least:
+            alone = self.seconds(rows)
+            worth = (
+                (gain * table[size] / alone - 1) * rows / (size - rows) for size in range(rows + 1, MOST_ROWS + 1)
+            )
+            self._least[rows, gain] = min(worth, default=2.0)
+        return self._least[rows, gain]
 
     def known(self) -> dict[int, float]:
         """Seconds by rows, for a later process."""
@@ -64,7 +80,7 @@ class ForwardCosts:
         table = [0.0, points[0][1]]
         for (low, before), (high, after) in pairwise(points):
             table += [before + (after - before) * (rows - low) / (high - low) for rows in range(low + 1, high + 1)]
-        self._table = table
+        self._table, self._least = table, {}
         return table
 
 

@@ -79,6 +79,8 @@ class Drafting:
             for g in running:
                 g.draft = []
             return
+        if not any(g.trail for g in running):
+            return
         engine, rows = self._engine, len(running)
         room = min(MOST_ROWS, engine.max_rows, engine.max_tokens, engine.free_cells()) - rows
         for g in running:

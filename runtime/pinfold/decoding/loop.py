@@ -40,7 +40,7 @@ _HEADROOM = 128
 # Ids kept free for the pins that running requests make.
 _SPARE_SEQS = 2
 # Seconds between the pieces of a stream on a CPU, where the reader takes a core from the forward each time it wakes.
-_STREAM_PAUSE = 0.015
+_STREAM_PAUSE = 0.03
 # Times that one request is paused for others before it fails.
 _MOST_PAUSES = 8
 

@@ -24,13 +24,17 @@ class Planner:
 
     def plan(self, running: Sequence[Generation]) -> list[tuple[Generation, Span]]:
         """Spans for one forward; at least one if anything runs."""
-        decoding = [g for g in running if not g.in_prefill]
-        prefilling = [g for g in running if g.in_prefill]
-        planned = [(g, _decode_span(g)) for g in decoding]
-        budget = max(self._chunk // 8, 16) if decoding else self._chunk
-        budget = min(budget, self._max_tokens - sum(len(span.tokens) for _, span in planned))
+        prefilling: list[Generation] = []
+        planned: list[tuple[Generation, Span]] = []
+        for g in running:
+            if g.in_prefill:
+                prefilling.append(g)
+            else:
+                planned.append((g, _decode_span(g)))
         if not prefilling:
             return planned
+        budget = max(self._chunk // 8, 16) if planned else self._chunk
+        budget = min(budget, self._max_tokens - sum(len(span.tokens) for _, span in planned))
         oldest, *others = prefilling
         kept_back = min(self._wanted(oldest), budget // 2)
         shared = []

@@ -127,7 +127,7 @@ class Sampler:
 
 
 def _check_best(best: Any) -> None:
-    if np.isfinite(best):
+    if math.isfinite(best):
         return
     if best == -np.inf:
         msg = "Every token is forbidden at this place of the answer; loosen the schema or the tools that constrain it."

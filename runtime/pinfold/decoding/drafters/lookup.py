@@ -34,8 +34,8 @@ class Lookup:
         if not place or most < 1:
             return None
         known = [*tokens[place : place + most], *ahead[: max(0, place + most - len(tokens))]]
-        guess = [known[i % len(known)] for i in range(most)]
-        return Guess(guess, "lookup", strength_of(matched))
+        circle = known * -(-most // len(known))
+        return Guess(circle[:most], "lookup", strength_of(matched))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -37,10 +37,9 @@ class RunIndex:
 
     def catch_up(self) -> None:
         """Adds the runs that end at places which have a token after them by now."""
-        latest, earlier = self._latest, self._earlier
-        new = self._tokens[len(earlier) - self._size : len(self._tokens) - 1]
-        runs = zip(*(new[at:] for at in range(self._size)), strict=False)
-        for place, run in enumerate(runs, len(earlier)):
+        tokens, size, latest, earlier = self._tokens, self._size, self._latest, self._earlier
+        for place in range(len(earlier), len(tokens)):
+            run = tuple(tokens[place - size : place])
             earlier.append(latest.get(run, 0))
             latest[run] = place
 

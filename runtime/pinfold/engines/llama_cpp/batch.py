@@ -50,12 +50,14 @@ class Batch:
         at = 0
         rows = 0
         for span in spans:
-            count = len(span.tokens)
-            end = at + count
-            self._token[at:end] = span.tokens
-            self._pos[at:end] = np.arange(span.start, span.start + count) if count > 1 else span.start
-            self._seq[at:end] = span.seq
-            self._wanted[at:end] = span.logits == "all"
+            end = at + len(span.tokens)
+            if end - at == 1:
+                self._token[at], self._pos[at], self._seq[at] = span.tokens[0], span.start, span.seq
+            else:
+                self._token[at:end] = span.tokens
+                self._pos[at:end] = np.arange(span.start, span.start + end - at)
+                self._seq[at:end] = span.seq
+                self._wanted[at:end] = span.logits == "all"
             self._wanted[end - 1] = span.logits != "none"
             rows += rows_of(span)
             at = end
