@@ -30,6 +30,8 @@ WARM_TURNS = 6
 # What the calibration of a model may take.
 PATIENCE_S = 900.0
 OTHER = "other"
+# In which the pin without a salt, which a new process reads ahead, is restored.
+READ_AHEAD_S = 2.0
 # Seconds between the start of a process and its first turn.
 WAITS = (0.0, 1.0)
 
@@ -111,9 +113,10 @@ def stay(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def tiers(args: argparse.Namespace) -> dict[str, Any]:
-    """The same pin restored from disk, and then from its folded copy in memory."""
+    """The same pin restored from disk, and then from its folded copy in memory, while nothing else is done."""
     system = json.loads((args.store / "system.json").read_text())
     with open_runtime(args) as rt:
+        time.sleep(READ_AHEAD_S)
         disk = ask(rt, system, 1, salt=OTHER)
         rt.refold("others", "balanced", salt=OTHER)
         rt._worker.call(forget_recent)

@@ -82,7 +82,10 @@ def test_a_learnt_recipe_is_small_and_folds_the_real_thing(path: Path) -> None:
     assert folded.notes == ()
     assert folded.raw_bytes > 3 * len(folded.data)
     back = unfold(folded.data, lambda _: load_recipe(data), most_bytes=2 * len(state))
-    engine.restore(1, engine.close_snapshot(back), len(tokens))
+    framed = unfold(folded.data, lambda _: recipe, most_bytes=2 * len(state), frame=engine.frame_snapshot)
+    assert framed.state is not None
+    assert bytes(engine.close_snapshot(framed)) == bytes(engine.close_snapshot(back))
+    engine.restore(1, engine.close_snapshot(framed), len(tokens))
     cold, warm = (next_row(engine, seq, tokens[0]) for seq in (0, 1))
     assert cold.argmax() == warm.argmax()
     engine.close()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.base import ForwardInterrupted, ModelInfo, Span
-from pinfold.kv.snapshot import Plane, Section, Snapshot
+from pinfold.kv.snapshot import Plane, Section, Snapshot, allocate
 from tests.support.kv_samples import Geometry, make_section
 
 __all__ = ["FakeEngine", "finish", "sensitive", "seq_zero"]
@@ -116,6 +116,9 @@ class FakeEngine:
             planes.append(Plane(plane.layer, plane.part, self.kind, rows))
             at += rows.nbytes
         return Snapshot(length, bytes(data[at:]), [Section(0, model.positions, model.heads, planes)])
+
+    def frame_snapshot(self, snapshot: Snapshot) -> None:
+        allocate(snapshot)
 
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         rows = [plane.rows.tobytes() for _, plane in snapshot.planes()]

@@ -62,9 +62,7 @@ class ForwardCosts:
         table = self._table or self._make_table()
         if (rows, gain) not in self._least:
             alone = self.seconds(rows)
-            worth = (
-                (gain * table[size] / alone - 1) * rows / (size - rows) for size in range(rows + 1, MOST_ROWS + 1)
-            )
+            worth = ((gain * table[size] / alone - 1) * rows / (size - rows) for size in range(rows + 1, MOST_ROWS + 1))
             self._least[rows, gain] = min(worth, default=2.0)
         return self._least[rows, gain]
 

@@ -228,6 +228,13 @@ class Engine(Protocol):
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         """A snapshot of `length` tokens as arrays, views into `data`. Safe from any thread."""
 
+    def frame_snapshot(self, snapshot: Snapshot) -> None:
+        """Gives the planes of `snapshot`, of which only the shapes count, rows to be filled before it is closed.
+
+        An engine may place them within its own bytes (`Snapshot.state`), so that closing copies nothing. Safe from any
+        thread.
+        """
+
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         """The bytes that `open_snapshot` took apart, or bytes of changed arrays. Safe from any thread."""
 

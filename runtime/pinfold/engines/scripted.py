@@ -20,7 +20,7 @@ from pinfold.engines.base import Capabilities, Mode, ModelInfo, Span
 from pinfold.engines.cells import CellLedger
 from pinfold.engines.script import Reply, Script
 from pinfold.errors import CacheFullError, EngineError, UnsupportedModeError
-from pinfold.kv.snapshot import Opaque, Snapshot
+from pinfold.kv.snapshot import Opaque, Snapshot, allocate
 from pinfold.options import RuntimeOptions
 
 __all__ = ["ScriptedEngine"]
@@ -167,6 +167,9 @@ class ScriptedEngine:
 
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         return Snapshot(length, b"", [Opaque(bytes(data), "a script has no keys and values")])
+
+    def frame_snapshot(self, snapshot: Snapshot) -> None:
+        allocate(snapshot)
 
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return memoryview(b"".join(s.data for s in snapshot.sections if isinstance(s, Opaque)))

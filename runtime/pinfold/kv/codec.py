@@ -18,7 +18,7 @@ from pinfold.kv.lossy import SINKS, TooWide, fold_section
 from pinfold.kv.rebuild import unfold_section
 from pinfold.kv.recipe import LADDER, LayerRecipe, Recipe, Rung
 from pinfold.kv.rope import fits
-from pinfold.kv.snapshot import Heads, Opaque, Plane, Section, Snapshot
+from pinfold.kv.snapshot import Heads, Opaque, Plane, Section, Snapshot, allocate
 
 __all__ = ["EXACT", "FoldedKV", "codec_of", "fold", "unfold"]
 
@@ -81,18 +81,21 @@ def unfold(
     *,
     most_bytes: int,
     threads: int | None = None,
+    frame: Callable[[Snapshot], None] = allocate,
 ) -> Snapshot:
     """The snapshot that `fold` made into `data`.
 
-    `most_bytes` bounds what it may take; `threads` defaults to two where there are two cores, and changes no byte.
+    `most_bytes` bounds what it may take; `threads` defaults to as many as there are cores, up to four, and changes no
+    byte. `frame` gives the planes of a snapshot that was folded whole their rows.
 
     Raises:
         SessionCorruptError: the bytes are damaged, say more than they hold, or need a recipe that is not known.
     """
     data = memoryview(data).cast("B")
     header, at = read_header(data, most_bytes)
-    snapshot = Snapshot(header.tokens, bytes.fromhex(header.head))
     recipe = find_recipe(header.recipe) if header.recipe is not None else None
+    snapshot = Snapshot(header.tokens, bytes.fromhex(header.head))
+    folded: list[tuple[Section, list[memoryview], Sequence[LayerRecipe]]] = []
     for number, section in enumerate(header.sections):
         parts = []
         for size in section.blobs:
@@ -103,8 +106,17 @@ def unfold(
         elif section.how == "exact":
             snapshot.sections.append(_unfold_exact(section, parts, section.rows))
         else:
-            layers = _layers(recipe, number)
-            snapshot.sections.append(_unfold_folded(section, parts, header, layers, threads or _threads()))
+            layers = _layers_of(section, header, _layers(recipe, number))
+            shell = _shell(section)
+            folded.append((shell, parts, layers))
+            snapshot.sections.append(shell)
+    if len(folded) == len(snapshot.sections):
+        frame(snapshot)
+    else:
+        allocate(Snapshot(header.tokens, b"", [shell for shell, _, _ in folded]))
+    with ONE_THREAD:
+        for shell, parts, layers in folded:
+            unfold_section(shell, parts, layers, Rung("", *(header.rung or ())), threads or _threads())
     return snapshot
 
 
@@ -188,13 +200,8 @@ def _unfold_exact(section: HeaderSection, parts: list[memoryview], rows: int) ->
     return Section(section.seq, positions, section.heads, planes)
 
 
-def _unfold_folded(
-    section: HeaderSection,
-    parts: list[memoryview],
-    header: Header,
-    layers: Sequence[LayerRecipe] | None,
-    threads: int,
-) -> Section:
+def _layers_of(section: HeaderSection, header: Header, layers: Sequence[LayerRecipe] | None) -> Sequence[LayerRecipe]:
+    """What a folded section was folded by, if that is here and fits."""
     if not layers or header.rung is None:
         msg = f"the session was folded by a recipe that is not here ({(header.recipe or 'none')[:12]})"
         raise SessionCorruptError(msg)
@@ -202,14 +209,22 @@ def _unfold_folded(
     if not _match(section.heads, [p.width for p in section.planes], layers) or kinds != {"f16"} or section.placed:
         msg = "a folded section has other layers than its recipe"
         raise SessionCorruptError(msg)
-    rows = section.rows
-    if rows <= SINKS:
-        msg = f"a section of {rows} tokens is never folded with loss"
+    if section.rows <= SINKS:
+        msg = f"a section of {section.rows} tokens is never folded with loss"
         raise SessionCorruptError(msg)
-    positions = np.arange(section.first, section.first + rows, dtype=np.int32)
-    with ONE_THREAD:
-        return unfold_section(parts, section.seq, positions, section.heads, layers, Rung("", *header.rung), threads)
+    return layers
+
+
+def _shell(section: HeaderSection) -> Section:
+    """A folded section without its bytes: rows have a shape only."""
+    layers = len(section.planes) // 2
+    planes = [
+        Plane(i % layers, "k" if i < layers else "v", p.kind, np.broadcast_to(np.uint8(0), (section.rows, p.width)))
+        for i, p in enumerate(section.planes)
+    ]
+    positions = np.arange(section.first, section.first + section.rows, dtype=np.int32)
+    return Section(section.seq, positions, section.heads, planes)
 
 
 def _threads() -> int:
-    return min(2, os.cpu_count() or 1)
+    return min(4, os.cpu_count() or 1)

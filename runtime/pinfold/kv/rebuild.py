@@ -14,7 +14,7 @@ from pinfold.kv.half import channels, half_bits
 from pinfold.kv.lossless import unpack_bytes
 from pinfold.kv.lossy import SINKS, k_steps, predict, turn_of, v_steps
 from pinfold.kv.recipe import LayerRecipe, Rung
-from pinfold.kv.snapshot import Heads, Plane, Section
+from pinfold.kv.snapshot import Plane, Section
 
 __all__ = ["unfold_section"]
 
@@ -27,15 +27,9 @@ _BLOCK = 512
 
 
 def unfold_section(
-    blobs: Sequence[memoryview],
-    seq: int,
-    positions: NDArray[np.int32],
-    heads: Heads,
-    recipe: Sequence[LayerRecipe],
-    rung: Rung,
-    threads: int,
-) -> Section:
-    """The section of more than SINKS tokens that `fold_section` folded, up to its loss.
+    section: Section, blobs: Sequence[memoryview], recipe: Sequence[LayerRecipe], rung: Rung, threads: int
+) -> None:
+    """Fills the rows of a section of more than SINKS tokens that `fold_section` folded, up to its loss.
 
     Raises:
         SessionCorruptError: the blobs are not of this shape.
@@ -43,8 +37,8 @@ def unfold_section(
     if len(blobs) != _FIRST_PLANE + 2 * len(recipe):
         msg = f"a folded section of {len(recipe)} layers has {len(blobs)} parts"
         raise SessionCorruptError(msg)
-    decoder = _Decoder(blobs, seq, positions, heads, recipe, rung)
-    starts = range(0, len(positions), _BLOCK)
+    decoder = _Decoder(section, blobs, recipe, rung)
+    starts = range(0, len(section.positions), _BLOCK)
     if threads == 1:
         decoder.decode_all()
         for start in starts:
@@ -53,24 +47,17 @@ def unfold_section(
         with ThreadPoolExecutor(threads, thread_name_prefix="pinfold-unfold") as pool:
             list(pool.map(decoder.decode, range(2 * len(recipe))))
             list(pool.map(decoder.rebuild, starts))
-    return decoder.section
 
 
 class _Decoder:
     """The section to be filled, by any number of threads: first all planes' codes, then blocks of tokens."""
 
     def __init__(
-        self,
-        blobs: Sequence[memoryview],
-        seq: int,
-        positions: NDArray[np.int32],
-        heads: Heads,
-        recipe: Sequence[LayerRecipe],
-        rung: Rung,
+        self, section: Section, blobs: Sequence[memoryview], recipe: Sequence[LayerRecipe], rung: Rung
     ) -> None:
-        self._blobs, self._heads, self._recipe, self._rung = blobs, heads, recipe, rung
-        self._tokens = len(positions)
-        self._turn = turn_of(heads, positions)
+        self._section, self._blobs, self._recipe, self._rung = section, blobs, recipe, rung
+        self._tokens = len(section.positions)
+        self._turn = turn_of(section.heads, section.positions)
         widths = [width for layer in recipe for width in (layer.k_width, layer.v_width)]
         classes = unpack_bytes(blobs[_CLASSES], sum(widths))
         self._classes = np.split(classes, np.cumsum(widths)[:-1])
@@ -80,8 +67,7 @@ class _Decoder:
         v_heads = [len(layer.v_axes) for layer in recipe]
         norms = unpack_bytes(blobs[_NORMS], sum(v_heads) * self._tokens).reshape(-1, self._tokens)
         self._norms = np.split(norms, np.cumsum(v_heads)[:-1])
-        self.section = Section(seq, positions, heads, [])
-        self._add_planes(unpack_bytes(blobs[_SINK_ROWS], 2 * SINKS * sum(widths)))
+        self._fill_first(unpack_bytes(blobs[_SINK_ROWS], 2 * SINKS * sum(widths)))
 
     def decode(self, plane: int) -> None:
         """Decodes the codes of one plane: K of the first layer, its V, K of the next one and so on."""
@@ -103,7 +89,7 @@ class _Decoder:
     def _rebuild(self, tokens: slice, first: int) -> None:
         """`first`: how many of the tokens are there already."""
         turn = self._turn.part(tokens) if self._turn is not None else None
-        planes, layers = self.section.planes, len(self._recipe)
+        planes, layers = self._section.planes, len(self._recipe)
         k_most = max(layer.k_width for layer in self._recipe)
         v_most = max(layer.v_width for layer in self._recipe)
         seen = np.zeros((k_most + v_most, tokens.stop - tokens.start), dtype=np.float32)
@@ -116,7 +102,7 @@ class _Decoder:
                 k_seen[:, :first] = self._first_keys[number] - mean
             whole = k_seen + mean
             if turn is not None:
-                turn.do(whole.reshape(-1, self._heads.k_size, whole.shape[1]))
+                turn.do(whole.reshape(-1, self._section.heads.k_size, whole.shape[1]))
             _write(planes[number], tokens, first, whole)
             steps = v_steps(layer, self._rung, self._norms[number][:, tokens])
             codes = self._codes_of(2 * number + 1, tokens)
@@ -132,22 +118,19 @@ class _Decoder:
             raise RuntimeError(msg)
         return codes[:, tokens]
 
-    def _add_planes(self, sinks: NDArray[np.uint8]) -> None:
-        """All planes with their first rows. `sinks`: those rows, all K by layer, then all V."""
+    def _fill_first(self, sinks: NDArray[np.uint8]) -> None:
+        """The first rows of all planes. `sinks`: those rows, all K by layer, then all V."""
         _check_finite(sinks.view(np.float16))
-        layers = len(self._recipe)
-        widths = [layer.k_width for layer in self._recipe] + [layer.v_width for layer in self._recipe]
         at = 0
-        for number, width in enumerate(widths):
-            rows = np.empty((self._tokens, 2 * width), dtype=np.uint8)
-            rows[:SINKS] = sinks[at : at + 2 * width * SINKS].reshape(SINKS, -1)
-            at += 2 * width * SINKS
-            self.section.planes.append(Plane(number % layers, "k" if number < layers else "v", "f16", rows))
-        self._first_keys = [channels(plane, 0, SINKS) for plane in self.section.planes[:layers]]
+        for plane in self._section.planes:
+            width = plane.rows.shape[1]
+            plane.rows[:SINKS] = sinks[at : at + width * SINKS].reshape(SINKS, -1)
+            at += width * SINKS
+        self._first_keys = [channels(plane, 0, SINKS) for plane in self._section.planes[: len(self._recipe)]]
         if self._turn is not None:
             turn = self._turn.part(slice(0, SINKS))
             for keys in self._first_keys:
-                turn.undo(keys.reshape(-1, self._heads.k_size, SINKS))
+                turn.undo(keys.reshape(-1, self._section.heads.k_size, SINKS))
 
 
 def _means(blob: memoryview, count: int) -> F32:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Heads", "Opaque", "Part", "Plane", "Rope", "Section", "Snapshot"]
+__all__ = ["Heads", "Opaque", "Part", "Plane", "Rope", "Section", "Snapshot", "allocate"]
 
 Part = Literal["k", "v"]
 
@@ -84,11 +84,17 @@ class Opaque:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """A sequence of `tokens` tokens. `head` is the engine's own preamble."""
+    """A sequence of `tokens` tokens.
+
+    Attributes:
+        head: the engine's own preamble.
+        state: uint8, the engine's own bytes of all this, where the planes are views into them.
+    """
 
     tokens: int
     head: bytes
     sections: list[Section | Opaque] = field(default_factory=list)
+    state: NDArray[np.uint8] | None = None
 
     def planes(self) -> Iterator[tuple[Section, Plane]]:
         """All planes that were understood, with their section."""
@@ -102,3 +108,9 @@ class Snapshot:
         """Bytes of the values, headers left out."""
         opaque = sum(len(s.data) for s in self.sections if isinstance(s, Opaque))
         return opaque + sum(plane.rows.nbytes for _, plane in self.planes())
+
+
+def allocate(snapshot: Snapshot) -> None:
+    """Gives each plane, of which only the shape counts, rows of its own to be filled."""
+    for _, plane in snapshot.planes():
+        plane.rows = np.empty(plane.rows.shape, dtype=np.uint8)

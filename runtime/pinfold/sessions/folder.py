@@ -80,7 +80,8 @@ class Folder:
         from pinfold.kv.codec import unfold
 
         most = 8 * length * self._engine.capabilities.bytes_per_token + (1 << 20)
-        return self._engine.close_snapshot(unfold(data, self._recipe_of, most_bytes=most))
+        frame = self._engine.frame_snapshot
+        return self._engine.close_snapshot(unfold(data, self._recipe_of, most_bytes=most, frame=frame))
 
     def get_ready(self) -> None:
         """Does now what the first unfolding would have to do besides: imports, finding BLAS, the recipe's digest."""

@@ -13,7 +13,7 @@ from pinfold.engines.base import Capabilities, Mode, Span
 from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
 from pinfold.engines.llama_cpp.lane import Lane
 from pinfold.engines.llama_cpp.loading import Loaded, lane_of, load, open_lane
-from pinfold.engines.llama_cpp.state import build_state, kv_types_of, parse_state
+from pinfold.engines.llama_cpp.state import build_state, frame_state, kv_types_of, parse_state
 from pinfold.engines.llama_cpp.transcode import Transcoder
 from pinfold.errors import EngineError, PinfoldError
 from pinfold.kv.snapshot import Snapshot
@@ -114,6 +114,9 @@ class LlamaCppEngine:
 
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         return parse_state(memoryview(data), length, self._loaded.heads)
+
+    def frame_snapshot(self, snapshot: Snapshot) -> None:
+        frame_state(snapshot, self._main.buffers.lend)
 
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return build_state(snapshot).data

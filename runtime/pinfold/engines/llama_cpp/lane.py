@@ -53,7 +53,7 @@ class Lane:
         self._n_vocab = n_vocab
         self._logits: NDArray[np.float32] = np.empty((0, n_vocab), dtype=np.float32)
         self._logits_at = (0, 0)
-        self._buffers = BufferPool()
+        self.buffers = BufferPool()
         self._abort_flag = _install_abort_flag(lib, context)
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -114,7 +114,7 @@ class Lane:
 
     def snapshot(self, seq: int) -> memoryview:
         size = self._lib.llama_state_seq_get_size(self._context, seq)
-        buffer = self._buffers.lend(size)
+        buffer = self.buffers.lend(size)
         written = self._lib.llama_state_seq_get_data(self._context, _bytes_at(buffer), size, seq)
         if written != size:
             msg = f"llama.cpp wrote {written} of {size} bytes of sequence {seq}"

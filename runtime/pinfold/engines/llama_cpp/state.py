@@ -8,7 +8,7 @@ for each layer i32 type, u64 row bytes, the rows of K; then the same for V. What
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from pinfold.engines.llama_cpp.kv_types import KVTypes, row_bytes, type_name, ty
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
 
-__all__ = ["build_state", "kv_types_of", "parse_state"]
+__all__ = ["build_state", "frame_state", "kv_types_of", "parse_state"]
 
 _HEAD = 8
 _CELL = np.dtype([("position", "<i4"), ("count", "<u4"), ("seq", "<i4")])
@@ -80,12 +80,37 @@ def kv_types_of(data: memoryview, tokens: int, heads: Sequence[Heads]) -> KVType
 
 
 def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
-    """The bytes that `parse_state` took apart.
+    """The bytes that `parse_state` took apart, or those that `frame_state` laid out.
 
     Raises:
         SessionCorruptError: a section cannot be one of llama.cpp's.
     """
-    parts: list[bytes | NDArray[np.uint8]] = [snapshot.head]
+    if snapshot.state is not None:
+        return snapshot.state
+    state, rooms = _lay_out(snapshot, fresh)
+    for (_, plane), room in zip(snapshot.planes(), rooms, strict=True):
+        room[...] = plane.rows
+    return state
+
+
+def frame_state(snapshot: Snapshot, lend: Callable[[int], NDArray[np.uint8]] = fresh) -> None:
+    """Lays out the bytes of `snapshot`, whose planes have a shape only; their rows become views to be filled.
+
+    `lend` gives so many bytes, cleared or not.
+
+    Raises:
+        SessionCorruptError: as `build_state`.
+    """
+    snapshot.state, rooms = _lay_out(snapshot, lend)
+    for (_, plane), room in zip(snapshot.planes(), rooms, strict=True):
+        plane.rows = room
+
+
+def _lay_out(
+    snapshot: Snapshot, lend: Callable[[int], NDArray[np.uint8]]
+) -> tuple[NDArray[np.uint8], list[NDArray[np.uint8]]]:
+    """All bytes but those of the planes, and where each plane's rows belong."""
+    parts: list[bytes | Plane] = [snapshot.head]
     for section in snapshot.sections:
         if isinstance(section, Opaque):
             parts.append(section.data)
@@ -93,14 +118,17 @@ def build_state(snapshot: Snapshot) -> NDArray[np.uint8]:
         _check(section)
         parts.append(_meta(section))
         for plane in section.planes:
-            parts.append(struct.pack("<iQ", type_number(plane.kind), plane.rows.shape[1]))
-            parts.append(plane.rows.reshape(-1))
-    buffer = fresh(sum(map(len, parts)))
-    at = 0
+            parts += struct.pack("<iQ", type_number(plane.kind), plane.rows.shape[1]), plane
+    state = lend(sum(part.rows.size if isinstance(part, Plane) else len(part) for part in parts))
+    at, rooms = 0, []
     for part in parts:
-        buffer[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8) if isinstance(part, bytes) else part
-        at += len(part)
-    return buffer
+        size = part.rows.size if isinstance(part, Plane) else len(part)
+        if isinstance(part, Plane):
+            rooms.append(state[at : at + size].reshape(part.rows.shape))
+        else:
+            state[at : at + size] = np.frombuffer(part, dtype=np.uint8)
+        at += size
+    return state, rooms
 
 
 def _check(section: Section) -> None:

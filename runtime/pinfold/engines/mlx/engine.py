@@ -18,7 +18,7 @@ from pinfold.engines.mlx.loading import Loaded, load
 from pinfold.engines.mlx.modes import describe_modes
 from pinfold.engines.mlx.sequences import Mark, Piece, Sequence
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError, UnsupportedModeError
-from pinfold.kv.snapshot import Snapshot
+from pinfold.kv.snapshot import Snapshot, allocate
 from pinfold.options import RuntimeOptions
 
 __all__ = ["MlxEngine"]
@@ -146,6 +146,9 @@ class MlxEngine:
 
     def open_snapshot(self, data: memoryview | bytes, length: int) -> Snapshot:
         return self._layout.open(memoryview(data), length)
+
+    def frame_snapshot(self, snapshot: Snapshot) -> None:
+        allocate(snapshot)
 
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return self._layout.close(snapshot)
