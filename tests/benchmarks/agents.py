@@ -120,7 +120,7 @@ def take_turns(runtime: Runtime, peers: Sequence[Peer], systems: Sequence[str]) 
             for peer in [*peers[by:], *peers[:by]]:
                 chat = chats[peer.name][agent]
                 chat.append({"role": "user", "content": question})
-                tokens = runtime._renderer.render(chat, None).tokens
+                tokens = runtime._backend.renderer.render(chat, None).tokens
                 settle()
                 turn = peer.turn(agent, chat, tokens)
                 chat.append({"role": "assistant", "content": turn.text})

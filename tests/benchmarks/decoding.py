@@ -40,12 +40,12 @@ def main() -> None:
 def measure_speed(runtime: Runtime, args: argparse.Namespace) -> tuple[list[Figure], str]:
     """Decoding of one request through `chat` and `stream`, and of the same tokens by a bare loop, in turn."""
     messages = [{"role": "user", "content": QUESTION}]
-    prompt = runtime._renderer.render(messages, None).tokens
+    prompt = runtime._backend.renderer.render(messages, None).tokens
     cells = runtime.capabilities.n_cells
 
     def on_its_thread(function: Callable[[], Any]) -> Any:
         """OpenMP slows down where several threads of a process drive llama.cpp, so the bare loop runs on Pinfold's."""
-        return runtime._worker.call(lambda _: function())
+        return runtime._backend.worker.call(lambda _: function())
 
     bare = on_its_thread(
         lambda: BareLlama(model_path(args.model), threads=args.threads, cells=cells, sequences=MAX_SEQUENCES)
@@ -133,7 +133,7 @@ def measure_concurrency(runtime: Runtime, args: argparse.Namespace) -> tuple[Fig
                 progress(f"round {i + 1}: {name} {speeds[name][-1]:.1f} tok/s")
     ratio = paired(speeds["eight at once"], speeds["one after another"])
     rows = [(name, f"{median(speeds[name]):.1f}") for name in ways]
-    gain = runtime._worker.call(lambda manager: forward_gain(manager, len(chats)))
+    gain = runtime._backend.worker.call(lambda manager: forward_gain(manager, len(chats)))
     rows.append(("what llama.cpp gains by eight rows in a forward", f"{gain:.2f} times"))
     return Figure("eight requests at once / one after another", ratio, 1.7, "higher"), table(
         ("eight requests", "tok/s"), rows

@@ -96,7 +96,7 @@ def learn(args: argparse.Namespace) -> dict[str, Any]:
         pin = rt.pin([system], name="rules", ttl="1d")
         rt.pin([system], name="others", ttl="1d", salt=OTHER)  # one with a salt is read when it is asked for
         end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and not rt._worker.call(
+        while time.monotonic() < end and not rt._backend.worker.call(
             lambda manager: all(e.stored and e.codec != "exact" for e in manager.space.shelf if e.pin)
         ):
             time.sleep(0.5)
@@ -119,7 +119,7 @@ def tiers(args: argparse.Namespace) -> dict[str, Any]:
         time.sleep(READ_AHEAD_S)
         disk = ask(rt, system, 1, salt=OTHER)
         rt.refold("others", "balanced", salt=OTHER)
-        rt._worker.call(forget_recent)
+        rt._backend.worker.call(forget_recent)
         memory = ask(rt, system, 2, salt=OTHER)
     if (disk["hit"], memory["hit"]) != ("disk", "memory"):
         raise SystemExit(f"restored from elsewhere: {disk}, {memory}")

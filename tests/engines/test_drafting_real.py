@@ -38,13 +38,13 @@ OPTIONS: dict[str, Any] = {"n_ctx": 1024, "store": "off"}
 @pytest.fixture(scope="module")
 def rt(smollm2: str) -> Iterator[Runtime]:
     with Runtime(smollm2, **OPTIONS) as runtime:
-        runtime._worker.call(lambda _: count_on(runtime))
+        runtime._backend.worker.call(lambda _: count_on(runtime))
         yield runtime
 
 
 def count_on(rt: Runtime) -> None:
     """Rows cost nothing, as far as the arbiter knows: what this machine is doing meanwhile has no say."""
-    drafting = rt._worker._drafting
+    drafting = rt._backend.worker._drafting
     drafting._trial = None
     drafting._arbiter.costs = ForwardCosts("cpu", dict.fromkeys(POINTS, 0.01))
     drafting.learn = lambda *_: None
@@ -52,7 +52,7 @@ def count_on(rt: Runtime) -> None:
 
 def same(rt: Runtime, messages: list[dict[str, Any]], **options: Any) -> tuple[Any, Any]:
     plain, drafted = (rt.chat(messages, draft=draft, **options) for draft in ("off", "auto"))
-    prompt = list(rt._prepare.chat(messages, {})._fields["tokens"])
+    prompt = list(rt._backend._prepare.chat(messages, {})._fields["tokens"])
     assert_same_or_tie(rt, prompt, plain.text, drafted.text)
     return plain, drafted
 
@@ -89,29 +89,29 @@ def test_a_forced_call_is_the_same_and_its_frame_is_guessed(rt: Runtime) -> None
 
 def test_a_model_that_drafts_for_itself_is_nearly_always_right(smollm2: str) -> None:
     with Runtime(smollm2, draft=f"model:{smollm2}", **OPTIONS) as rt:
-        rt._worker.call(lambda _: (count_on(rt), make_it_pay(rt)))
+        rt._backend.worker.call(lambda _: (count_on(rt), make_it_pay(rt)))
         done = rt.chat(PROSE, max_tokens=40)
         assert done.draft.effective == "model"
         assert done.draft.accepted >= 0.85 * done.draft.drafted > 10
         plain = rt.chat(PROSE, max_tokens=40, draft="off")
-        prompt = list(rt._prepare.chat(PROSE, {})._fields["tokens"])
+        prompt = list(rt._backend._prepare.chat(PROSE, {})._fields["tokens"])
         assert_same_or_tie(rt, prompt, plain.text, done.text)
 
 
 def make_it_pay(rt: Runtime) -> None:
     """A model of the same size never pays: its guesses are made to cost nothing."""
-    model = rt._worker._drafting._model  # type: ignore[union-attr]
+    model = rt._backend.worker._drafting._model  # type: ignore[union-attr]
     type(model).seconds_per_token = property(lambda _self: 1e-6, lambda _self, _value: None)  # type: ignore[union-attr]
 
 
 def test_a_restored_session_drafts_as_well_as_a_fresh_one(smollm2: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_ctx": 1024, "store": tmp_path / "store", "kv": "exact"}
     with Runtime(smollm2, **options) as rt:
-        rt._worker.call(lambda _: count_on(rt))
+        rt._backend.worker.call(lambda _: count_on(rt))
         rt.session("copy").chat(COPY, max_tokens=2)
         fresh = rt.session("copy").chat(COPY, max_tokens=60)
     with Runtime(smollm2, **options) as rt:
-        rt._worker.call(lambda _: count_on(rt))
+        rt._backend.worker.call(lambda _: count_on(rt))
         back = rt.session("copy").chat(COPY, max_tokens=60)
         assert back.cache.hit_kind == "disk"
         assert back.draft.accepted > fresh.draft.accepted / 2 > 10

@@ -62,13 +62,13 @@ def test_greedy_text_is_that_of_llama_cpp_up_to_ties(rt: Runtime, llama_cpp: Lla
     said, expected = greedy(llama_cpp, tokens, 6)
 
     def follow(manager: object) -> np.ndarray:
-        engine, seq = rt._worker.engine, 60
+        engine, seq = rt._backend.worker.engine, 60
         (logits,) = engine.forward([Span(seq, 0, [*tokens, *said[:-1]], "all")])
         engine.drop(seq)
         assert logits is not None
         return logits[len(tokens) - 1 :]
 
-    found = rt._worker.call(follow)
+    found = rt._backend.worker.call(follow)
     assert np.abs(found - expected).mean() < MEAN
     apart = [float(row.max() - row[token]) for row, token in zip(found, said, strict=True)]
     assert max(apart) < LARGEST, apart
@@ -76,7 +76,7 @@ def test_greedy_text_is_that_of_llama_cpp_up_to_ties(rt: Runtime, llama_cpp: Lla
 
 
 def test_text_is_the_same_tokens_on_both(rt: Runtime, llama_cpp: LlamaCppEngine) -> None:
-    mlx = rt._worker.engine.tokenizer
+    mlx = rt._backend.worker.engine.tokenizer
     for text in ("Hello, world 2024", "naïve 東京 🦊", " \n\t  x", "<|im_start|>user", "it's   100%", ""):
         for special in (True, False):
             tokens = llama_cpp.tokenizer.encode(text, special=special)

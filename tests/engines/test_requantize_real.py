@@ -99,7 +99,7 @@ def test_a_session_changes_its_cells_and_goes_on(smollm2: str) -> None:
         assert third.usage.cached_tokens > second.usage.prompt_tokens - 16
         plain = rt.chat([SYSTEM, *TASK], max_tokens=12)  # another's request sees nothing of these cells
         assert plain.usage.cached_tokens == 0
-        prompt = list(rt._prepare.chat([SYSTEM, *TASK], {})._fields["tokens"])
+        prompt = list(rt._backend._prepare.chat([SYSTEM, *TASK], {})._fields["tokens"])
         assert_same_or_tie(rt, prompt, first.text, plain.text)
         assert session.requantize("") == ""
         assert session.chat(talk, max_tokens=4).usage.cached_tokens > 100

@@ -37,7 +37,7 @@ def rt(request: pytest.FixtureRequest) -> Iterator[Runtime]:
 @contextmanager
 def counted(rt: Runtime) -> Iterator[list[int]]:
     """Collects the number of tokens in every span that the engine evaluates."""
-    engine: Any = rt._worker.engine
+    engine: Any = rt._backend.worker.engine
     forward, counts = engine.forward, []
 
     def watch(spans: list[Span]) -> Any:
@@ -58,7 +58,7 @@ def check(rt: Runtime, messages: list[dict[str, Any]], warm: Completion) -> None
     """`warm` against the same request cold, in a salt of its own."""
     cold = rt.chat(messages, salt=f"cold {next(_salts)}", max_tokens=24)
     assert cold.usage.cached_tokens == 0
-    prompt = list(rt._renderer.render(messages).tokens)
+    prompt = list(rt._backend.renderer.render(messages).tokens)
     assert_same_or_tie(rt, prompt, cold.text, warm.text)
 
 
@@ -83,7 +83,7 @@ def test_an_exact_hit_evaluates_one_token(rt: Runtime) -> None:
     first = ask(rt, messages)
     second = ask(rt, messages)
     assert second.usage.cached_tokens == second.usage.prompt_tokens - 1
-    assert_same_or_tie(rt, list(rt._renderer.render(messages).tokens), first.text, second.text)
+    assert_same_or_tie(rt, list(rt._backend.renderer.render(messages).tokens), first.text, second.text)
 
 
 def test_a_longer_and_a_shorter_prompt(rt: Runtime) -> None:
@@ -123,7 +123,7 @@ def test_two_agents_taking_turns_never_cross(rt: Runtime) -> None:
 
 def test_after_a_stay_in_memory(rt: Runtime) -> None:
     pin = rt.pin([SYSTEM], name="harbour")
-    rt._worker.call(lambda manager: manager.space.make_room(1024))
+    rt._backend.worker.call(lambda manager: manager.space.make_room(1024))
     assert [p.tier for p in rt.pins()] == ["memory"]
     done = ask(rt, [SYSTEM, HELLO])
     assert (done.cache.hit_kind, done.cache.miss) == ("memory", None)
@@ -134,7 +134,7 @@ def test_after_a_stay_in_memory(rt: Runtime) -> None:
 
 def test_after_an_eviction(rt: Runtime) -> None:
     pin = rt.pin([SYSTEM], name="harbour")
-    rt._worker.call(lambda manager: [manager.space.forget(entry) for entry in manager.space.shelf])
+    rt._backend.worker.call(lambda manager: [manager.space.forget(entry) for entry in manager.space.shelf])
     assert [p.tier for p in rt.pins()] == ["lost"]
     done = ask(rt, [SYSTEM, HELLO])
     assert done.cache.miss is not None

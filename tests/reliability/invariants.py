@@ -22,11 +22,11 @@ def assert_tokens_and_kv_agree(rt: Runtime) -> None:
         for tree in space.shelf._trees.values():
             tree.check()
 
-    rt._worker.call(agree)
+    rt._backend.worker.call(agree)
 
 
 def idle(rt: Runtime) -> bool:
     """Whether nothing runs, once the commands that were sent have been seen."""
     for _ in range(3):  # a cancellation is a command of its own, and the step that ends it follows
-        rt._worker.call(lambda manager: None)
-    return not rt._worker._loop.busy
+        rt._backend.worker.call(lambda manager: None)
+    return not rt._backend.worker._loop.busy

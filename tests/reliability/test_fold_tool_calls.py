@@ -63,6 +63,7 @@ def calls(rt: Runtime, system: dict[str, str], salt: str) -> list[Any]:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_of_a_hundred_calls_ninety_nine_stay(qwen15: str, tmp_path: Path) -> None:
     text = SYSTEM + "".join(RULES.format(n=n, gate=GATES[n % 4], times=2 + n % 3) for n in range(30))
     system = {"role": "system", "content": text}
@@ -70,7 +71,7 @@ def test_of_a_hundred_calls_ninety_nine_stay(qwen15: str, tmp_path: Path) -> Non
         rt.pin([system], TOOLS, name="exact", salt="exact", ttl=None)
         rt.pin([system], TOOLS, name="folded", salt="folded", ttl=None)
         end = time.monotonic() + 1800
-        while rt._worker.call(lambda manager: manager.library.folder.recipe) is None:
+        while rt._backend.worker.call(lambda manager: manager.library.folder.recipe) is None:
             assert time.monotonic() < end, "the model was not calibrated"
             time.sleep(1.0)
         report = rt.refold("folded", "balanced", salt="folded")

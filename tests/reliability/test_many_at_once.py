@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def alone(rt: Runtime) -> list[str]:
 
 
 def check(rt: Runtime, i: int, alone: list[str], text: str) -> None:
-    assert_same_or_tie(rt, list(rt._renderer.render(question(i)).tokens), alone[i], text)
+    assert_same_or_tie(rt, list(rt._backend.renderer.render(question(i)).tokens), alone[i], text)
     for j in range(32):
         assert j == i or f"key-{100_000 + j * 7919}" not in text
 
@@ -78,9 +79,8 @@ async def test_32_tasks_and_the_event_loop_stays_responsive(rt: Runtime, alone: 
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_streams_that_are_closed_leave_tokens_and_kv_in_agreement(rt: Runtime, alone: list[str], after: int) -> None:
     for i in range(12):
-        with closing(rt.stream(question(i), salt="closed", max_tokens=TOKENS)) as deltas:
-            for _ in range(after):
-                next(deltas)
+        with closing(rt.stream(question(i), salt="closed", max_tokens=6 * TOKENS)) as deltas:
+            list(islice(deltas, after))
         assert idle(rt)
         assert_tokens_and_kv_agree(rt)
     for i in range(3):
@@ -91,7 +91,7 @@ async def test_tasks_cancelled_in_prefill_free_the_engine_and_lose_nothing(rt: R
     long = [SYSTEM, {"role": "user", "content": "The tide comes in and goes out again. " * 80}]
     for i in range(14):
         task = asyncio.create_task(rt.achat(long, salt=f"prefill {i}", max_tokens=4))
-        await asyncio.to_thread(wait_until, lambda: rt._worker._loop.in_flight)
+        await asyncio.to_thread(wait_until, lambda: rt._backend.worker._loop.in_flight)
         await asyncio.sleep(0.01 * (i % 4))
         began = asyncio.get_running_loop().time()
         task.cancel()
@@ -102,7 +102,9 @@ async def test_tasks_cancelled_in_prefill_free_the_engine_and_lose_nothing(rt: R
         await asyncio.to_thread(assert_tokens_and_kv_agree, rt)
     done = await rt.achat(long, salt="prefill 0", max_tokens=TOKENS)
     cold = await rt.achat(long, salt="prefill cold", max_tokens=TOKENS)
-    await asyncio.to_thread(assert_same_or_tie, rt, list(rt._renderer.render(long).tokens), cold.text, done.text)
+    await asyncio.to_thread(
+        assert_same_or_tie, rt, list(rt._backend.renderer.render(long).tokens), cold.text, done.text
+    )
 
 
 async def test_an_async_stream_that_is_left_early(rt: Runtime) -> None:
@@ -132,7 +134,7 @@ def test_closing_the_runtime_while_threads_wait(smollm2: str) -> None:
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: rt._worker._loop.in_flight)
+    wait_until(lambda: rt._backend.worker._loop.in_flight)
     rt.close()
     for thread in threads:
         thread.join(timeout=30)

@@ -33,7 +33,7 @@ def test_a_pin_goes_on_after_a_restart_and_answers_as_a_cold_start(smollm2: str,
         assert warm.cache.hit_kind in FROM_DISK
         assert warm.usage.cached_tokens > 150
         assert warm.timings.restore_s > 0
-        prompt = list(rt._prepare.chat([SYSTEM, *TASK], {})._fields["tokens"])
+        prompt = list(rt._backend._prepare.chat([SYSTEM, *TASK], {})._fields["tokens"])
         assert_same_or_tie(rt, prompt, cold.text, warm.text)
         done = rt.session("task", pin="books").chat(TASK, max_tokens=4)
         assert done.usage.cached_tokens > 150

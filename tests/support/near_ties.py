@@ -32,7 +32,7 @@ def cold_logits(rt: Runtime, tokens: list[int], cut: int) -> NDArray[np.float32]
         manager.space.abandon(seq)
         return logits
 
-    return rt._worker.call(evaluate)
+    return rt._backend.worker.call(evaluate)
 
 
 def assert_same_or_tie(rt: Runtime, prompt: list[int], cold: str, warm: str) -> None:
@@ -44,7 +44,7 @@ def assert_same_or_tie(rt: Runtime, prompt: list[int], cold: str, warm: str) -> 
         (i for i, (a, b) in enumerate(zip(cold_tokens, warm_tokens, strict=False)) if a != b),
         min(len(cold_tokens), len(warm_tokens)),
     )
-    ends = sorted(rt._worker.engine.tokenizer.end_tokens)
+    ends = sorted(rt._backend.worker.engine.tokenizer.end_tokens)
     logits = [cold_logits(rt, prompt + cold_tokens[:at], cut) for cut in _CUTS]
     a = [cold_tokens[at]] if at < len(cold_tokens) else ends
     b = [warm_tokens[at]] if at < len(warm_tokens) else ends

@@ -220,13 +220,13 @@ def test_breaking_a_stream_stops_the_engine() -> None:
         gc.collect()
         with closing(rt.stream([HELLO])) as deltas:
             next(deltas)
-        rt._worker.call(lambda manager: None)
-        assert not rt._worker._loop.busy
+        rt._backend.worker.call(lambda manager: None)
+        assert not rt._backend.worker._loop.busy
 
 
 def _wait_until_busy(rt: Runtime) -> None:
     pause = threading.Event()
-    while not rt._worker._loop.busy:
+    while not rt._backend.worker._loop.busy:
         pause.wait(0.001)
 
 
@@ -237,9 +237,9 @@ async def test_cancelling_a_task_stops_the_engine() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(rt._worker.call, lambda manager: None)
-        await asyncio.to_thread(rt._worker.call, lambda manager: None)
-        assert not rt._worker._loop.busy
+        await asyncio.to_thread(rt._backend.worker.call, lambda manager: None)
+        await asyncio.to_thread(rt._backend.worker.call, lambda manager: None)
+        assert not rt._backend.worker._loop.busy
 
 
 def test_a_timeout_ends_a_request_by_name() -> None:
@@ -263,14 +263,14 @@ def test_a_closed_runtime_says_so_and_ends_what_runs() -> None:
 
 
 def test_a_fault_of_the_engine_itself_fails_the_request_and_not_the_runtime(rt: Runtime) -> None:
-    forward = rt._worker.engine.forward
+    forward = rt._backend.worker.engine.forward
 
     def broken(spans: Any) -> Any:
-        rt._worker.engine.forward = forward  # type: ignore[method-assign]
+        rt._backend.worker.engine.forward = forward  # type: ignore[method-assign]
         msg = "a bug"
         raise ZeroDivisionError(msg)
 
-    rt._worker.engine.forward = broken  # type: ignore[method-assign]
+    rt._backend.worker.engine.forward = broken  # type: ignore[method-assign]
     with pytest.raises(pinfold.errors.EngineError, match="ZeroDivisionError: a bug"):
         rt.chat([HELLO])
     assert rt.chat([HELLO]).text
