@@ -5,7 +5,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
-BENCH_INSTALLED := $(VENV)/.installed-bench
 JOBS := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 PIP := CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip -qq
 ARGS ?=
@@ -33,7 +32,7 @@ check: $(INSTALLED) ## Lint, format, types, import arrows, docs, wheel
 	$(BIN)/python tests/support/docs_check.py
 	$(BIN)/python tests/support/wheel_check.py
 
-bench: $(BENCH_INSTALLED) ## Measure the figures that README quotes (some minutes)
+bench: $(INSTALLED) ## Measure the figures that README quotes (some minutes)
 	$(BIN)/python -m pytest -q -s tests/benchmarks $(ARGS)
 
 soak: $(INSTALLED) ## Run the long reliability tests
@@ -53,8 +52,4 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "Setting up $(VENV) (the first time, llama.cpp is compiled: some minutes)"
 	$(PIP) install --editable '.[dev]'
-	@touch $@
-
-$(BENCH_INSTALLED): $(INSTALLED)
-	$(PIP) install --editable '.[dev,bench]'
 	@touch $@

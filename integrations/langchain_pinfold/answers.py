@@ -20,17 +20,26 @@ PROVIDER = "pinfold"
 _FIRST_CALL_INDEX_V1 = 1000
 
 
-def to_usage(usage: Usage) -> UsageMetadata:
-    """Token counts; `cache_read` and `cache_creation` are parts of `input_tokens`."""
-    return UsageMetadata(
+def to_usage(usage: Usage) -> UsageMetadata | None:
+    """Token counts; `cache_read` and `cache_creation` are parts of `input_tokens`. What a server did not report is
+    left out; without its counts of prompt and answer there are none at all."""
+    if usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
+    counts = UsageMetadata(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens,
-        input_token_details=InputTokenDetails(
-            cache_read=usage.cached_tokens, cache_creation=usage.cache_creation_tokens
-        ),
-        output_token_details=OutputTokenDetails(reasoning=usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
+    read = InputTokenDetails()
+    if usage.cached_tokens is not None:
+        read["cache_read"] = usage.cached_tokens
+    if usage.cache_creation_tokens is not None:
+        read["cache_creation"] = usage.cache_creation_tokens
+    if read:
+        counts["input_token_details"] = read
+    if usage.reasoning_tokens is not None:
+        counts["output_token_details"] = OutputTokenDetails(reasoning=usage.reasoning_tokens)
+    return counts
 
 
 def to_message(done: Completion) -> AIMessage:

@@ -13,7 +13,16 @@ from langchain_core import exceptions as langchain_errors
 
 from pinfold import errors as pinfold_errors
 
-__all__ = ["ContextOverflowError", "ModelNotFoundError", "RequestTimeoutError", "as_langchain_errors"]
+__all__ = [
+    "ContextOverflowError",
+    "ModelNotFoundError",
+    "RequestTimeoutError",
+    "ServerBusyError",
+    "ServerError",
+    "ServerRefusedError",
+    "ServerUnreachableError",
+    "as_langchain_errors",
+]
 
 
 class ContextOverflowError(pinfold_errors.ContextOverflowError, langchain_errors.ContextOverflowError):
@@ -28,14 +37,41 @@ class RequestTimeoutError(pinfold_errors.RequestTimeoutError, langchain_errors.M
     """The request took longer than its timeout and was stopped."""
 
 
+class ServerUnreachableError(pinfold_errors.ServerUnreachableError, langchain_errors.ModelConnectionError):
+    """No connection to the server, or none that TLS could verify."""
+
+
+class ServerRefusedError(pinfold_errors.ServerRefusedError, langchain_errors.ModelAuthenticationError):
+    """The server wants another key, or forbids this one what was asked."""
+
+
+class ServerBusyError(pinfold_errors.ServerBusyError, langchain_errors.ModelRateLimitError):
+    """The server was too busy, and stayed so for as long as it was retried."""
+
+
+class ServerError(pinfold_errors.ServerError, langchain_errors.ModelAPIError):
+    """The server failed, or sent what is no answer."""
+
+
+_BOTH: tuple[tuple[type[pinfold_errors.PinfoldError], type[pinfold_errors.PinfoldError]], ...] = (
+    (pinfold_errors.ModelNotFoundError, ModelNotFoundError),
+    (pinfold_errors.RequestTimeoutError, RequestTimeoutError),
+    (pinfold_errors.ServerUnreachableError, ServerUnreachableError),
+    (pinfold_errors.ServerRefusedError, ServerRefusedError),
+    (pinfold_errors.ServerBusyError, ServerBusyError),
+    (pinfold_errors.ServerError, ServerError),  # what is left of its kind
+)
+
+
 @contextmanager
 def as_langchain_errors() -> Iterator[None]:
     """Inside this block, a Pinfold error that langchain-core has a class for is raised as both."""
     try:
         yield
     except pinfold_errors.ContextOverflowError as e:
-        raise ContextOverflowError(e.prompt_tokens, e.n_ctx) from e
-    except pinfold_errors.ModelNotFoundError as e:
-        raise ModelNotFoundError(*e.args) from e
-    except pinfold_errors.RequestTimeoutError as e:
-        raise RequestTimeoutError(*e.args) from e
+        raise ContextOverflowError(e.prompt_tokens, e.n_ctx, e.remedy) from e
+    except pinfold_errors.PinfoldError as e:
+        for own, both in _BOTH:
+            if isinstance(e, own):
+                raise both(*e.args) from e
+        raise

@@ -7,18 +7,20 @@ import logging
 from typing import Annotated, Any, Self
 
 from langchain_core.load.serializable import Serializable
-from pydantic import AliasChoices, ConfigDict, Field, SkipValidation, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, SecretStr, SkipValidation, model_validator
 
 from langchain_pinfold.errors import as_langchain_errors
 from pinfold import Runtime, shared_runtime
 from pinfold.errors import UnsupportedModeError
-from pinfold.options import GenerationOptions, RuntimeOptions
+from pinfold.options import GenerationOptions, RuntimeOptions, is_address
 
 __all__ = ["PinfoldSettings"]
 
 logger = logging.getLogger(__name__)
 
-_RUNTIME_FIELDS = ("engine", "n_ctx", "kv_cells", "kv_resident", "n_threads", "draft", "chat_template")
+_RUNTIME_FIELDS = (
+    *("base_url", "api_key", "engine", "n_ctx", "kv_cells", "kv_resident", "n_threads", "draft", "chat_template"),
+)
 _GENERATION_FIELDS = (
     "max_tokens",
     "temperature",
@@ -42,7 +44,11 @@ class PinfoldSettings(Serializable):
     """
 
     model: str = Field(default="smollm2", validation_alias=AliasChoices("model", "model_name"))
-    """An alias, a path, or a Hugging Face id."""
+    """An alias, a path, or a Hugging Face id; the address of a server, or with `base_url` the id of a model there."""
+    base_url: str | list[str] | None = None
+    """The address of an OpenAI-compatible server, or several that serve the same model."""
+    api_key: SecretStr | None = None
+    """The server's key; None is the environment's PINFOLD_API_KEY. Pickles and serialised forms leave it out."""
     engine: str | None = None
     n_ctx: int | None = None
     """Tokens that one request may use, prompt and answer together."""
@@ -83,7 +89,11 @@ class PinfoldSettings(Serializable):
         if not isinstance(values, dict):
             return values
         values = dict(values)
-        if values.pop("api_key", None) is not None:
+        named = values.get("model", values.get("model_name"))
+        urls = values.get("base_url")
+        if urls and named is None:  # whatever the server has
+            values["model"] = urls if isinstance(urls, str) else urls[0]
+        if not urls and not is_address(named) and values.pop("api_key", None) is not None:
             logger.warning("api_key is not used: Pinfold's model runs in this process and asks for no key.")
         known = {*cls.model_fields, "model_name", "stop_sequences"}
         for name in values:
@@ -148,7 +158,8 @@ class PinfoldSettings(Serializable):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         """Everything that an answer depends on: the key of LangChain's answer cache."""
-        params = {"model": self.model, **self._runtime_options(), **self._generation(), "salt": self.salt}
+        options = {name: value for name, value in self._runtime_options().items() if name != "api_key"}
+        params = {"model": self.model, **options, **self._generation(), "salt": self.salt}
         if self.runtime is not None:
             capabilities = self.runtime.capabilities
             params |= {"engine": capabilities.engine, "fingerprint": capabilities.fingerprint}
@@ -156,8 +167,13 @@ class PinfoldSettings(Serializable):
 
     def __getstate__(self) -> dict[Any, Any]:
         state = dict(super().__getstate__())
-        state["__dict__"] = {**state["__dict__"], "runtime": None}
+        state["__dict__"] = {**state["__dict__"], "runtime": None, "api_key": None}
         return state
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """What is left out of serialised forms, and where `load` finds it."""
+        return {"api_key": "PINFOLD_API_KEY"}
 
     @classmethod
     def is_lc_serializable(cls) -> bool:

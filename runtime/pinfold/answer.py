@@ -10,7 +10,7 @@ from pinfold.output.parser import OutputParser, Parsed
 from pinfold.prompt.renderer import Prompt
 from pinfold.results import CacheReport, Completion, Delta, DraftReport, FinishReason, Miss, Timings, Usage
 
-__all__ = ["Answer", "PlainText"]
+__all__ = ["Answer", "PlainText", "miss_of"]
 
 
 class PlainText:
@@ -90,24 +90,26 @@ class Answer:
                 hit_kind=outcome.hit,
                 cached_tokens=outcome.cached_tokens,
                 source=outcome.source,
-                miss=self._miss(outcome.miss) if outcome.miss else None,
+                miss=miss_of(self._prompt, outcome.miss) if outcome.miss else None,
                 notes=(*self._prompt.notes, *outcome.notes),
             ),
             draft=_draft_report(self._draft, outcome.draft),
             timings=_timings(outcome),
         )
 
-    def _miss(self, facts: MissFacts) -> Miss:
-        lost = facts.length - facts.shared
-        if facts.evicted:
-            reason = "Its KV was lost for lack of room and is computed again now. Raise kv_cells or kv_memory."
-            return Miss(facts.pin, "evicted", "the KV of the pin", facts.shared, lost, reason)
-        if facts.shared >= len(self._prompt.tokens):
-            reason = "The prompt ends before the pinned prefix does."
-            return Miss(facts.pin, "message", "the end of the prompt", facts.shared, lost, reason)
-        place = self._prompt.place(facts.shared)
-        reason = f"The prompt differs from pin {facts.pin!r} in {place.where}; what follows cannot be reused."
-        return Miss(facts.pin, place.kind, place.where, facts.shared, lost, reason)
+
+def miss_of(prompt: Prompt, facts: MissFacts) -> Miss:
+    """Where `prompt` parted from its nearest pin, in words."""
+    lost = facts.length - facts.shared
+    if facts.evicted:
+        reason = "Its KV was lost for lack of room and is computed again now. Raise kv_cells or kv_memory."
+        return Miss(facts.pin, "evicted", "the KV of the pin", facts.shared, lost, reason)
+    if facts.shared >= len(prompt.tokens):
+        reason = "The prompt ends before the pinned prefix does."
+        return Miss(facts.pin, "message", "the end of the prompt", facts.shared, lost, reason)
+    place = prompt.place(facts.shared)
+    reason = f"The prompt differs from pin {facts.pin!r} in {place.where}; what follows cannot be reused."
+    return Miss(facts.pin, place.kind, place.where, facts.shared, lost, reason)
 
 
 def _delta(parsed: Parsed, done: Completion | None = None) -> Delta:

@@ -33,8 +33,10 @@ class Backend(Protocol):
     """See `runtime.Runtime` for what each method promises and raises. Safe from any thread."""
 
     model: str
-    capabilities: Capabilities
     n_ctx: int
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     def chat(self, messages: Messages, keywords: ChatKeywords) -> Call: ...
 

@@ -1,54 +1,68 @@
-"""From the engine's thread to the caller's: events of one job, for a thread or for an event loop."""
+"""From the thread that answers to the caller's: events of one request, for a thread or for an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import queue
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Generic, TypeVar
 
 from pinfold.decoding.job import Event, Failed, Finished
 
-__all__ = ["AsyncChannel", "SyncChannel"]
+__all__ = ["AsyncChannel", "SyncChannel", "is_finished"]
+
+E = TypeVar("E")
 
 
-class SyncChannel:
-    """A sink whose events one thread iterates over. Failed events are raised."""
+def is_finished(event: Event) -> bool:
+    """Whether `event` is the last of a job's."""
+    return isinstance(event, Finished)
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
-    def put(self, event: Event) -> None:
+class SyncChannel(Generic[E]):
+    """A sink whose events one thread iterates over. Failed events are raised.
+
+    Args:
+        is_last: says of an event whether none follows it.
+    """
+
+    def __init__(self, is_last: Callable[[E], bool]) -> None:
+        self._queue: queue.SimpleQueue[E | Failed] = queue.SimpleQueue()
+        self._is_last = is_last
+
+    def put(self, event: E | Failed) -> None:
         self._queue.put(event)
 
-    def events(self) -> Iterator[Event]:
-        """The events up to and including Finished."""
+    def events(self) -> Iterator[E]:
+        """The events up to and including the last."""
         while True:
             event = self._queue.get()
             if isinstance(event, Failed):
                 raise event.error
             yield event
-            if isinstance(event, Finished):
+            if self._is_last(event):
                 return
 
 
-class AsyncChannel:
+class AsyncChannel(Generic[E]):
     """A sink whose events one task of the running loop iterates over. Failed events are raised."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_last: Callable[[E], bool]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._queue: asyncio.Queue[E | Failed] = asyncio.Queue()
+        self._is_last = is_last
 
-    def put(self, event: Event) -> None:
+    def put(self, event: E | Failed) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
             self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
 
-    async def events(self) -> AsyncIterator[Event]:
-        """The events up to and including Finished."""
+    async def events(self) -> AsyncIterator[E]:
+        """The events up to and including the last."""
         while True:
             event = await self._queue.get()
             if isinstance(event, Failed):
                 raise event.error
             yield event
-            if isinstance(event, Finished):
+            if self._is_last(event):
                 return

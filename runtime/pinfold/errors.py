@@ -16,7 +16,12 @@
     │   ├── EngineUnavailableError
     │   ├── DecodeError
     │   ├── CacheFullError
-    │   └── TrimError
+    │   ├── TrimError
+    │   └── ServerError
+    │       ├── ServerUnreachableError (also a ConnectionError)
+    │       ├── ServerRefusedError
+    │       ├── ServerBusyError
+    │       └── ServerReplyError
     ├── SessionError
     │   ├── SessionNotFoundError (also a KeyError)
     │   ├── PinNotFoundError (also a KeyError)
@@ -49,6 +54,11 @@ __all__ = [
     "RequestCancelledError",
     "RequestTimeoutError",
     "RuntimeClosedError",
+    "ServerBusyError",
+    "ServerError",
+    "ServerRefusedError",
+    "ServerReplyError",
+    "ServerUnreachableError",
     "SessionCorruptError",
     "SessionError",
     "SessionNotFoundError",
@@ -89,18 +99,20 @@ class ContextOverflowError(InvalidRequestError):
     Attributes:
         prompt_tokens: tokens in the rendered prompt.
         n_ctx: tokens that one request may use, prompt and answer together.
+        remedy: what makes the window larger.
     """
 
-    def __init__(self, prompt_tokens: int, n_ctx: int) -> None:
+    def __init__(self, prompt_tokens: int, n_ctx: int, remedy: str = "open the Runtime with a larger n_ctx") -> None:
         super().__init__(
             f"The prompt has {prompt_tokens} tokens and the context window holds {n_ctx}, one of which must stay "
-            f"free for the answer. Shorten the prompt, or open the Runtime with a larger n_ctx."
+            f"free for the answer. Shorten the prompt, or {remedy}."
         )
         self.prompt_tokens = prompt_tokens
         self.n_ctx = n_ctx
+        self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type[ContextOverflowError], tuple[int, int]]:
-        return type(self), (self.prompt_tokens, self.n_ctx)
+    def __reduce__(self) -> tuple[type[ContextOverflowError], tuple[int, int, str]]:
+        return type(self), (self.prompt_tokens, self.n_ctx, self.remedy)
 
 
 class ToolSchemaError(InvalidRequestError):
@@ -141,6 +153,26 @@ class CacheFullError(EngineError):
 
 class TrimError(EngineError):
     """A sequence could not be cut back to the length asked for; it was dropped, never reused."""
+
+
+class ServerError(EngineError):
+    """The server that a request was sent to failed; its message is in this one, without any key."""
+
+
+class ServerUnreachableError(ServerError, ConnectionError):
+    """No connection to the server, or none that TLS could verify."""
+
+
+class ServerRefusedError(ServerError):
+    """The server wants another key, or forbids this one what was asked."""
+
+
+class ServerBusyError(ServerError):
+    """The server was too busy, and stayed so for as long as it was retried."""
+
+
+class ServerReplyError(ServerError):
+    """The server's reply is none that can be read, or broke off."""
 
 
 class SessionError(PinfoldError):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pinfold.backend import Messages, Tools
-from pinfold.channel import AsyncChannel, SyncChannel
+from pinfold.channel import AsyncChannel, SyncChannel, is_finished
 from pinfold.decoding.job import Finished
 from pinfold.engines.base import Capabilities, Engine
 from pinfold.engines.script import Script
@@ -35,7 +35,7 @@ class LocalCall:
         self._request = request
 
     def deltas(self, *, streams: bool) -> Generator[Delta, None, None]:
-        channel = SyncChannel()
+        channel = SyncChannel(is_finished)
         with self._worker.running(self._request.job(channel, streams=streams)):
             for event in channel.events():
                 delta = self._request.answer.feed(event)
@@ -43,7 +43,7 @@ class LocalCall:
                     yield delta
 
     async def adeltas(self, *, streams: bool) -> AsyncGenerator[Delta, None]:
-        channel = AsyncChannel()
+        channel = AsyncChannel(is_finished)
         with self._worker.running(self._request.job(channel, streams=streams)):
             async for event in channel.events():
                 delta = self._request.answer.feed(event)
@@ -95,7 +95,7 @@ class LocalBackend:
             lambda tokens, warning: PinRecord(name, tokens, salt, ttl, warning=warning, prompt=prompt),
             salt,
         )
-        channel = SyncChannel()
+        channel = SyncChannel(is_finished)
         with self.worker.running(request.job(channel, streams=False)):
             for event in channel.events():
                 request.answer.feed(event)  # reports progress

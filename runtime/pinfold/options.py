@@ -7,11 +7,30 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, SecretBytes, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretBytes,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pinfold.errors import InvalidRequestError, UnknownOptionError
 
-__all__ = ["PRESETS", "ChatKeywords", "CompleteKeywords", "GenerationOptions", "Options", "RuntimeOptions", "parse_ttl"]
+__all__ = [
+    "PRESETS",
+    "ChatKeywords",
+    "CompleteKeywords",
+    "GenerationOptions",
+    "Options",
+    "RuntimeOptions",
+    "ServerOptions",
+    "is_address",
+    "parse_ttl",
+]
 
 PRESETS = ("balanced", "compact", "exact")
 """Names of the ways in which idle sessions are folded."""
@@ -38,6 +57,11 @@ def parse_ttl(ttl: str | float | None) -> float | None:
         msg = f"ttl={ttl!r} is no time to live. Give seconds, or a number with s, m, h or d such as '5m' or '1h'."
         raise InvalidRequestError(msg)
     return seconds
+
+
+def is_address(model: Any) -> bool:
+    """Whether a model's name is the address of a server."""
+    return isinstance(model, str) and model.lower().startswith(("http://", "https://"))
 
 
 class Options(BaseModel):
@@ -68,8 +92,61 @@ class Options(BaseModel):
             raise InvalidRequestError(msg) from e
 
 
-class RuntimeOptions(Options):
-    """How a Runtime is opened.
+class ServerOptions(Options):
+    """What goes with a server that answers in place of an engine in this process.
+
+    Attributes:
+        base_url: the address of an OpenAI-compatible server such as ``http://host:8000/v1``, or several that serve the
+            same model; also taken as `model`, which then is whatever the server has.
+        api_key: its key; None is the environment's PINFOLD_API_KEY. It is left out of pickles.
+        connect_timeout: seconds for a connection to be made.
+        first_token_timeout: seconds from the request to the first sign of an answer.
+        token_timeout: seconds from one piece of an answer to the next.
+        retries: how often a request is sent again where the server was busy or failed before anything was answered.
+        rendering: ``own`` renders the chat template here and sends raw prompts, which tells where a prompt parted from
+            a pin and holds tool calls to their form; ``messages`` sends the chat as it is; ``auto`` is ``own`` where
+            the server gives its template and tokenizer.
+        pin_refresh: seconds after which a pin that nobody used is sent again, so that the server keeps it.
+        lmcache: the address of an LMCache controller that pins are reported to.
+    """
+
+    base_url: tuple[str, ...] = ()
+    api_key: SecretStr | None = None
+    connect_timeout: float = Field(default=10.0, gt=0)
+    first_token_timeout: float = Field(default=600.0, gt=0)
+    token_timeout: float = Field(default=120.0, gt=0)
+    retries: int = Field(default=2, ge=0, le=20)
+    rendering: Literal["auto", "own", "messages"] = "auto"
+    pin_refresh: float = Field(default=120.0, gt=0)
+    lmcache: str | None = None
+
+    @field_validator("base_url", mode="before")
+    @classmethod
+    def _one_or_several(cls, urls: Any) -> Any:
+        if urls is None:
+            return ()
+        return (urls,) if isinstance(urls, str) else tuple(urls)
+
+    def refuse_server_only(self) -> None:
+        """Raises InvalidRequestError for what is set here although no server was named."""
+        for name, field in ServerOptions.model_fields.items():
+            if getattr(self, name) != field.default:
+                msg = (
+                    f"{name} goes with a server. Name one as base_url, such as 'http://host:8000/v1', or leave it out."
+                )
+                raise InvalidRequestError(msg)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = dict(super().__getstate__())
+        values = state["__dict__"]
+        state["__dict__"] = values | {
+            name: None for name, v in values.items() if isinstance(v, SecretStr | SecretBytes)
+        }
+        return state
+
+
+class RuntimeOptions(ServerOptions):
+    """How a Runtime is opened. What goes with a server is in `ServerOptions`.
 
     Attributes:
         engine: ``auto`` (chosen by the probe), ``llama.cpp``, ``mlx`` or ``scripted``.

@@ -21,7 +21,7 @@ __all__ = [
     "Usage",
 ]
 
-HitKind = Literal["miss", "resident", "memory", "disk"]
+HitKind = Literal["miss", "resident", "memory", "disk", "server", "unknown"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -48,18 +48,21 @@ class InvalidToolCall:
 class Usage:
     """Token counts. `cached_tokens` counts only prompt tokens whose computation was truly skipped.
 
-    `cache_creation_tokens` counts the prompt tokens that this request computed and a pin now keeps.
+    `cache_creation_tokens` counts the prompt tokens that this request computed and a pin now keeps. A count that a
+    server does not report is None; an engine in this process reports all.
     """
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    cache_creation_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
+    prompt_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    cache_creation_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    reasoning_tokens: int | None = 0
 
     @property
-    def total_tokens(self) -> int:
+    def total_tokens(self) -> int | None:
         """Prompt and completion together."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -88,11 +91,13 @@ class Miss:
 class CacheReport:
     """What was reused. `source` names the pin, session or earlier request that the prefix came from.
 
+    `hit_kind` says where the prefix was: in the engine's cells, in memory, on disk, or on the ``server`` that answers.
+    It is ``unknown``, and `cached_tokens` None, where a server does not report what it reused.
     `notes` holds what the user should know about reuse on this model (a refused mode, a retried prefill).
     """
 
     hit_kind: HitKind = "miss"
-    cached_tokens: int = 0
+    cached_tokens: int | None = 0
     source: str | None = None
     miss: Miss | None = None
     notes: tuple[str, ...] = ()
@@ -103,13 +108,14 @@ class DraftReport:
     """What draft-verify decoding did: `requested` against `effective`, and the `reason` where they differ.
 
     `effective` names the drafters whose guesses were verified, joined by ``+``, or is ``off``. `rounds` counts the
-    forwards with guesses; `sources` has each drafter's share, ``{"lookup": {"drafted": 40, "accepted": 31}}``.
+    forwards with guesses, None where a server does not report them; `sources` has each drafter's share,
+    ``{"lookup": {"drafted": 40, "accepted": 31}}``.
     """
 
     requested: str = "auto"
     effective: str = "off"
     reason: str = ""
-    rounds: int = 0
+    rounds: int | None = 0
     drafted: int = 0
     accepted: int = 0
     sources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -117,15 +123,18 @@ class DraftReport:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds from the moment the request was made. `queue_s` is the wait before its first step."""
+    """Seconds from the moment the request was made. `queue_s` is the wait before its first step.
 
-    queue_s: float = 0.0
+    What a server does not report is None.
+    """
+
+    queue_s: float | None = 0.0
     ttft_s: float = 0.0
-    restore_s: float = 0.0
-    prefill_s: float = 0.0
+    restore_s: float | None = 0.0
+    prefill_s: float | None = 0.0
     decode_s: float = 0.0
-    prompt_tps: float = 0.0
-    decode_tps: float = 0.0
+    prompt_tps: float | None = 0.0
+    decode_tps: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pinfold.backend import Backend, Call, Messages, Tools
 from pinfold.engines.base import Capabilities
 from pinfold.engines.script import Script
 from pinfold.errors import EngineError, InvalidRequestError
-from pinfold.options import PRESETS, ChatKeywords, CompleteKeywords, RuntimeOptions, parse_ttl
+from pinfold.options import PRESETS, ChatKeywords, CompleteKeywords, RuntimeOptions, is_address, parse_ttl
 from pinfold.results import Completion, Delta
 from pinfold.session import Session
 from pinfold.sessions.manager import SessionInfo
@@ -27,10 +27,11 @@ _LONGEST_NAME = 200
 
 
 class Runtime:
-    """A model on this machine, its KV kept between requests. Safe from any number of threads and tasks.
+    """A model on this machine or on a server, its KV kept between requests. Safe from any number of threads and tasks.
 
     Args:
-        model: an alias (``smollm2``), the path of a GGUF file, a Hugging Face id, or a `Script` for tests.
+        model: an alias (``smollm2``), a path, a Hugging Face id, or a `Script` for tests; the address of a server such
+            as ``http://host:8000/v1``, or with ``base_url`` the id of a model there.
         progress: called as ``progress(done, total)`` tokens while a prompt takes longer than a second.
         options: fields of `options.RuntimeOptions`.
 
@@ -54,8 +55,12 @@ class Runtime:
         self._backend = _open(model, self.options, progress)
         weakref.finalize(self, self._backend.close)
         self.model: str = self._backend.model
-        self.capabilities: Capabilities = self._backend.capabilities
         self.n_ctx: int = self._backend.n_ctx
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do on this machine, or what its server can."""
+        return self._backend.capabilities
 
     # --- answers
 
@@ -214,9 +219,22 @@ class Runtime:
 def _open(
     model: str | os.PathLike[str] | Script, options: RuntimeOptions, progress: Callable[[int, int], None] | None
 ) -> Backend:
-    from pinfold.local import LocalBackend  # brings numpy in, which `import pinfold` does without
+    # Both bring in what `import pinfold` does without.
+    urls = options.base_url
+    named: str | os.PathLike[str] | Script | None = model
+    if is_address(model):
+        urls, named = (str(model), *urls), None
+    if not urls:
+        from pinfold.local import LocalBackend
 
-    return LocalBackend(model, options, progress)
+        options.refuse_server_only()
+        return LocalBackend(model, options, progress)
+    if not isinstance(named, str | None):
+        msg = f"model={model!r}: a server's model is named by its id. Leave base_url out for a model in this process."
+        raise InvalidRequestError(msg)
+    from pinfold.remote.backend import RemoteBackend
+
+    return RemoteBackend(named, urls, options, progress)
 
 
 def _whole(call: Call) -> Completion:

@@ -72,7 +72,7 @@ def bench_draft(
             skipped.append(workload.name)
             continue
         rows.append(_row(workload.name, list(_pairs(rt, turns, repeats))))
-        ceiling = ceiling or first[0].timings.prompt_tps / rows[0].plain_tps
+        ceiling = ceiling or (first[0].timings.prompt_tps or 0.0) / rows[0].plain_tps
     return DraftBench(rt.model, ceiling, tuple(rows), tuple(skipped))
 
 
@@ -105,7 +105,7 @@ def _ask(rt: Runtime, turn: Turn, draft: str) -> Completion:
 
 def _tps(answers: Sequence[Completion]) -> float:
     """Tokens a second over all of a workload's answers; the first token of each comes out of the prefill."""
-    tokens = sum(done.usage.completion_tokens - 1 for done in answers)
+    tokens = sum((done.usage.completion_tokens or 1) - 1 for done in answers)
     seconds = sum(done.timings.decode_s for done in answers)
     return max(tokens, 1) / max(seconds, 1e-9)
 

@@ -18,7 +18,7 @@ from pinfold.errors import PinfoldError
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
-    from pinfold.results import Completion
+    from pinfold.results import Completion, Usage
     from pinfold.runtime import Runtime
 
 __all__ = ["chat", "summary"]
@@ -63,15 +63,22 @@ def chat(
             _converse(talk)
 
 
+def _reused(usage: Usage) -> str:
+    if usage.cached_tokens is None or usage.prompt_tokens is None:
+        return "the server does not report what it reused"
+    share = 100 * usage.cached_tokens // max(usage.prompt_tokens, 1)
+    return f"{usage.cached_tokens} of {usage.prompt_tokens} prompt tokens cached ({share}%)"
+
+
 def summary(done: Completion) -> str:
     """One line on what an answer reused and how fast it came, and one more for a miss whose reason is known."""
     usage, cache, timings = done.usage, done.cache, done.timings
-    share = 100 * usage.cached_tokens // max(usage.prompt_tokens, 1)
     parts = [
-        f"{cache.hit_kind}: {usage.cached_tokens} of {usage.prompt_tokens} prompt tokens cached ({share}%)",
+        f"{cache.hit_kind}: {_reused(usage)}",
         f"first token after {timings.ttft_s:.2f} s",
-        f"{usage.completion_tokens} tokens at {timings.decode_tps:.1f} a second",
     ]
+    if usage.completion_tokens is not None and timings.decode_tps is not None:
+        parts.append(f"{usage.completion_tokens} tokens at {timings.decode_tps:.1f} a second")
     if done.finish_reason == "length":
         parts.append("cut at the token limit")
     line = " · ".join(parts)

@@ -37,12 +37,12 @@ class Checked:
 
     name: str
     model: str
-    tokens: int
-    kv_bytes: int
+    tokens: int | None
+    kv_bytes: int | None
     cold_ttft_s: float
     warm_ttft_s: float
-    cached_tokens: int
-    prompt_tokens: int
+    cached_tokens: int | None
+    prompt_tokens: int | None
     warning: str | None
 
 
@@ -75,7 +75,7 @@ def _measure(runtime: Runtime, messages: list[Any], tools: list[Any] | None, nam
         name=pin.name,
         model=runtime.model,
         tokens=pin.tokens,
-        kv_bytes=pin.tokens * runtime.capabilities.bytes_per_token,
+        kv_bytes=(pin.tokens or 0) * runtime.capabilities.bytes_per_token or None,
         cold_ttft_s=prefill_s + warm.timings.ttft_s,
         warm_ttft_s=warm.timings.ttft_s,
         cached_tokens=warm.usage.cached_tokens,
@@ -86,15 +86,19 @@ def _measure(runtime: Runtime, messages: list[Any], tools: list[Any] | None, nam
 
 def _print(c: Checked) -> None:
     rows = [
-        ("pinned", f"{c.tokens:,} tokens"),
-        ("KV", f"{c.kv_bytes / 2**20:,.1f} MiB"),
+        ("pinned", f"{_count(c.tokens)} tokens"),
+        ("KV", "on the server" if c.kv_bytes is None else f"{c.kv_bytes / 2**20:,.1f} MiB"),
         ("first token without the pin", f"{c.cold_ttft_s:.2f} s"),
         ("first token with it", f"{c.warm_ttft_s:.2f} s"),
-        ("reused by the next prompt", f"{c.cached_tokens:,} of {c.prompt_tokens:,} tokens"),
+        ("reused by the next prompt", f"{_count(c.cached_tokens)} of {_count(c.prompt_tokens)} tokens"),
     ]
     table(f"Pin {c.name!r} on {c.model}", ("", ""), rows)
     if c.warning:
         aside(f"warning: {c.warning}", "yellow")
+
+
+def _count(tokens: int | None) -> str:
+    return "unknown" if tokens is None else f"{tokens:,}"
 
 
 def read_prompt(file: str) -> tuple[list[Any], list[Any] | None]:

@@ -34,12 +34,15 @@ __all__ = ["SessionInfo", "SessionManager", "Start"]
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A named session as users see it: the tokens whose KV it held last, and where that is now."""
+    """A named session as users see it: the tokens whose KV it held last, and where that is now.
+
+    `tokens` is None, and `tier` ``server``, for one whose KV a server has and does not count.
+    """
 
     name: str
-    tokens: int
+    tokens: int | None
     salt: str | None
-    tier: Tier
+    tier: Tier | Literal["server"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,22 +23,22 @@ class Pin:
 
     Attributes:
         name: its name; those made by a cache_control mark are called ``auto:`` and part of the digest.
-        tokens: length of the pinned prefix.
+        tokens: length of the pinned prefix; None where a server does not tell.
         salt: only requests with the same salt reuse it.
         created, expires: Unix seconds; `expires` is None for a pin without an end. Each use starts the TTL anew.
-        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, on ``disk``, or ``lost`` for lack
-            of room, in which case the next use computes it again.
+        tier: where its KV is: ``resident`` in the engine's cells, in main ``memory``, on ``disk``, on the ``server``
+            that answers, or ``lost`` for lack of room, in which case the next use computes it again.
         hits: requests that reused all of it.
         digest: SHA-256 over salt and tokens, in hex.
         warning: where the prompt is unstable and less was pinned than given, else None.
     """
 
     name: str
-    tokens: int
+    tokens: int | None
     salt: str | None
     created: float
     expires: float | None
-    tier: Tier
+    tier: Tier | Literal["server"]
     hits: int
     digest: str
     warning: str | None = None

@@ -122,11 +122,13 @@ class Catalogue:
         self, group: list[tuple[bytes, str]], marks: bytes, tokens: array[int], tokens_of: TokensOf
     ) -> tuple[Row, int] | None:
         """The row that holds exactly the tokens of `marks`: it restores as much as a longer one, in less time."""
-        at = bisect_left(group, (marks,))
-        if at == len(group) or group[at][0] != marks:
-            return None
-        found = self._compare(group[at][1], tokens, tokens_of)
-        return found if found and found[1] == len(marks) else None
+        for at in range(bisect_left(group, (marks,)), len(group)):
+            if group[at][0] != marks:
+                break
+            found = self._compare(group[at][1], tokens, tokens_of)
+            if found and found[1] == len(marks):  # other tokens may have the same marks
+                return found
+        return None
 
 
 def _group(row: Row) -> tuple[str, str]:

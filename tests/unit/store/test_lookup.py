@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from array import array
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinfold.store.lookup import Catalogue, marks_of, shared
@@ -29,6 +29,7 @@ def slowly(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
+@example(stored=[[1], [257], [257, 257]], prompt=[257, 1], removed=set(), whole=False)  # equal marks
 @given(
     stored=st.lists(SEQUENCE, max_size=12), prompt=SEQUENCE, removed=st.sets(st.integers(0, 11)), whole=st.booleans()
 )

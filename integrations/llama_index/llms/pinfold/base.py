@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import Field, PrivateAttr, SecretStr
 from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.llm import ToolSelection
@@ -35,6 +35,7 @@ from llama_index.llms.pinfold.streams import observed_astream, observed_stream
 from llama_index.llms.pinfold.structured import StructuredPrediction
 from llama_index.llms.pinfold.tools import resolve_tool_choice, runtime_tools, tool_selections
 from pinfold.errors import InvalidRequestError, UnknownOptionError
+from pinfold.options import is_address
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
@@ -56,7 +57,8 @@ class Pinfold(StructuredPrediction):
         InvalidRequestError: a setting out of its range.
     """
 
-    model: str = Field(description="An alias, a path, or a Hugging Face id.")
+    model: str = Field(description="An alias, a path, or a Hugging Face id; the address or the id of a server's model.")
+    base_url: tuple[str, ...] = Field(default=(), description="The address of a server, or of several with one model.")
     engine: str = Field(default="auto", description="The engine; auto chooses by the model.")
     n_ctx: int = Field(default=8192, description="Tokens that one request may use, prompt and answer together.")
     kv_cells: int | None = Field(default=None, description="Tokens of KV that all sessions together may hold.")
@@ -88,14 +90,22 @@ class Pinfold(StructuredPrediction):
     _runtime: RuntimeHandle = PrivateAttr(default_factory=RuntimeHandle)
 
     def __init__(
-        self, model: str | os.PathLike[str] | None = None, *, runtime: Runtime | None = None, **settings: Any
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        runtime: Runtime | None = None,
+        api_key: str | SecretStr | None = None,
+        **settings: Any,
     ) -> None:
-        """Settings as above.
+        """Settings as above. `api_key` is a server's; no dict or pickle has it, and PINFOLD_API_KEY stands in.
 
         `runtime` is used as it is and stays the caller's to close; engine settings cannot be given beside it. A pickle
         leaves it behind and opens `model` anew: name the model as well if there will be one.
         """
         checked = check_constructor(settings, type(self).model_fields)
+        urls = checked.get("base_url") or ()
+        checked["base_url"] = (urls,) if isinstance(urls, str) else tuple(urls)
+        model = model or next(iter(checked["base_url"]), None)
         if runtime is not None:
             refuse_beside_runtime(settings)
             model, checked["n_ctx"] = model or runtime.model, runtime.n_ctx
@@ -103,7 +113,7 @@ class Pinfold(StructuredPrediction):
             msg = "No model was named. Pass an alias such as 'smollm2', a path, a Hugging Face id, or runtime=."
             raise InvalidRequestError(msg)
         super().__init__(**(checked | {"model": os.fspath(model)}))
-        self._runtime = RuntimeHandle(runtime)
+        self._runtime = RuntimeHandle(runtime, api_key)
 
     @classmethod
     def class_name(cls) -> str:
@@ -112,9 +122,11 @@ class Pinfold(StructuredPrediction):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Read from the settings; loads nothing. The context window is the true one once the model is loaded."""
+        """Read from the settings, and a server's from the server. The context window of a model in this process is the
+        true one once it is loaded, which this does not do."""
+        remote = self.base_url or is_address(self.model)
         return LLMMetadata(
-            context_window=self._runtime.n_ctx or self.n_ctx,
+            context_window=self.runtime.n_ctx if remote else self._runtime.n_ctx or self.n_ctx,
             num_output=self.max_tokens or DEFAULT_NUM_OUTPUTS,
             is_chat_model=self.is_chat_model,
             is_function_calling_model=self.is_function_calling_model,

@@ -18,7 +18,7 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 
-from pinfold.results import Completion, Delta, InvalidToolCall, ToolCall
+from pinfold.results import Completion, Delta, InvalidToolCall, ToolCall, Usage
 
 __all__ = ["GrowingAnswer", "chat_response", "completion_response"]
 
@@ -121,12 +121,10 @@ def _raw(done: Completion | None) -> dict[str, Any] | None:
         "model": done.model,
         "finish_reason": done.finish_reason,
         "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-            "cache_creation_tokens": usage.cache_creation_tokens,
+            **_totals(usage),
+            "prompt_tokens_details": _known(cached_tokens=usage.cached_tokens),
+            "completion_tokens_details": _known(reasoning_tokens=usage.reasoning_tokens),
+            **_known(cache_creation_tokens=usage.cache_creation_tokens),
         },
         "pinfold": done.report(),
     }
@@ -137,10 +135,20 @@ def _additional(done: Completion | None) -> dict[str, Any]:
         return {}
     usage = done.usage
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cache_creation_tokens": usage.cache_creation_tokens,
+        **_totals(usage),
+        **_known(cached_tokens=usage.cached_tokens, cache_creation_tokens=usage.cache_creation_tokens),
         "pinfold": done.report(),
     }
+
+
+def _totals(usage: Usage) -> dict[str, int]:
+    return _known(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+    )
+
+
+def _known(**counts: int | None) -> dict[str, int]:
+    """Without what a server did not report: LlamaIndex's counters take a number or nothing."""
+    return {name: count for name, count in counts.items() if count is not None}

@@ -22,7 +22,7 @@ __all__ = [
     "split_call",
 ]
 
-ENGINE_FIELDS = ("engine", "n_ctx", "kv_cells", "draft", "n_threads", "chat_template")
+ENGINE_FIELDS = ("base_url", "engine", "n_ctx", "kv_cells", "draft", "n_threads", "chat_template")
 # `draft` is the engine's, as it may name a draft model; a call may set it too.
 GENERATION_FIELDS = tuple(name for name in GenerationOptions.model_fields if name not in ENGINE_FIELDS)
 REQUEST_FIELDS = ("draft", "parallel_tool_calls", "response_format", "salt", "session", "tool_choice", "tools")
@@ -91,16 +91,18 @@ def _refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 class RuntimeHandle:
     """The runtime that was passed in, or the shared one for these settings, opened at the first use.
 
-    Copies share it; a pickle leaves it out.
+    Copies share it; a pickle leaves it out, and the key with it.
     """
 
-    def __init__(self, runtime: Runtime | None = None) -> None:
+    def __init__(self, runtime: Runtime | None = None, api_key: Any = None) -> None:
         self._given = runtime
+        self._api_key = api_key
         self._opened: Runtime | None = runtime
 
     def open(self, model: str, options: Mapping[str, Any]) -> Runtime:
         """The runtime, loading the model if this process has not yet."""
-        self._opened = self._given or pinfold.shared_runtime(model, **options)
+        key = {} if self._api_key is None else {"api_key": self._api_key}
+        self._opened = self._given or pinfold.shared_runtime(model, **options, **key)
         return self._opened
 
     @property

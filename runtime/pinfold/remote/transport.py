@@ -1,0 +1,279 @@
+"""All connections of one Runtime: one httpx pool on one event loop, on a thread of its own.
+
+Callers' threads and tasks hand coroutines over and read what those leave in a channel, so that a sync and an async
+caller share the pool, and closing a request's connection is the same for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from httpx_sse import EventSource
+
+from pinfold.errors import (
+    PinfoldError,
+    RequestTimeoutError,
+    RuntimeClosedError,
+    ServerBusyError,
+    ServerReplyError,
+    ServerUnreachableError,
+)
+from pinfold.options import RuntimeOptions
+from pinfold.remote.faults import broken_off, connection_error, excerpt, may_retry, redacted, reply_error, retry_after
+
+__all__ = ["Answered", "Transport"]
+
+T = TypeVar("T")
+
+_LONGEST_WAIT = 60.0  # what a server may ask us to wait before a retry
+_FIRST_WAIT, _MOST_WAIT = 0.5, 8.0
+_MOST_BYTES = 64 << 20  # of one reply that is not a stream
+_ASK_TIMEOUT = 30.0
+_END = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One whole reply. `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    def json(self) -> Any:
+        """What it holds as JSON; None where it is none, or the status is not 200."""
+        if self.status != 200:
+            return None
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
+
+class Transport:
+    """Safe from any thread; its coroutines run on its own loop."""
+
+    def __init__(self, options: RuntimeOptions, key: str | None, *, secure: bool) -> None:
+        self._options = options
+        self._key = key
+        self._secure = secure
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pinfold-remote", daemon=True)
+        self._thread.start()
+
+    # --- from other threads
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts `work` on the loop; cancelling the future cancels it there.
+
+        Raises:
+            RuntimeClosedError: `close` was called.
+        """
+        if self._closed:
+            work.close()
+            msg = "This Runtime is closed. Open a new one."
+            raise RuntimeClosedError(msg)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives, waited for on the calling thread, which must not be the loop's."""
+        return self.submit(work).result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Cancels what runs, closes the connections and ends the thread. Calling it twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _shut_down(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+        await self._loop.shutdown_default_executor()
+
+    # --- on the loop
+
+    async def ask(self, method: str, url: str, body: Any = None, *, within: float = _ASK_TIMEOUT) -> Answered:
+        """One whole reply, of whatever status.
+
+        Raises:
+            ServerError: no connection, none that holds, or no answer within that many seconds.
+        """
+        try:
+            async with asyncio.timeout(within), self._open(method, url, body) as response:
+                return Answered(response.status_code, dict(response.headers), await _read(response, url))
+        except TimeoutError as e:
+            msg = f"{url} did not answer within {within:g} s. See that the server is well."
+            raise ServerUnreachableError(msg) from e
+        except httpx.HTTPError as e:
+            raise connection_error(url, e) from e
+
+    async def exchange(
+        self, url: str, body: Mapping[str, Any], take: Callable[[Mapping[str, Any]], bool], *, address: str
+    ) -> None:
+        """Sends a request and gives each piece of its answer to `take`, which says whether any answer was in it.
+
+        It is sent again where the server was busy or failed before that.
+
+        Raises:
+            PinfoldError: as the reply says; the connection failed; the answer broke off or cannot be read.
+            RequestTimeoutError: nothing came within the time that options allow for it.
+        """
+        progress = _Progress(take)
+        for attempt in range(self._options.retries + 1):
+            try:
+                await self._exchange_once(url, body, progress, address)
+            except _PassingFault as e:
+                if progress.begun or attempt == self._options.retries:
+                    raise e.error from e.__cause__
+                await asyncio.sleep(_backoff(attempt) if e.wait is None else e.wait)
+            else:
+                return
+
+    async def _exchange_once(self, url: str, body: Mapping[str, Any], progress: _Progress, address: str) -> None:
+        try:
+            async with (
+                asyncio.timeout(self._options.first_token_timeout) as limit,
+                self._open("POST", url, body) as got,
+            ):
+                if got.status_code != 200:
+                    await self._refused(got, address)
+                await self._receive(got, progress, limit, address)
+        except TimeoutError as e:
+            raise RequestTimeoutError(self._late(progress, address)) from e
+        except httpx.HTTPError as e:
+            error = connection_error(address, e)
+            raise error if "certificate" in str(error) else _PassingFault(error) from e
+
+    async def _receive(self, got: httpx.Response, progress: _Progress, limit: asyncio.Timeout, address: str) -> None:
+        kind = got.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            self._take(await _read(got, address), progress, address)
+            return
+        if kind != "text/event-stream":
+            text = await _read(got, address)
+            msg = f"{address} answered with {kind or 'no content type'}, not with an answer: {excerpt(text)}"
+            raise ServerReplyError(redacted(msg, self._key))
+        clock, between = self._loop.time, self._options.token_timeout
+        async for event in EventSource(got).aiter_sse():
+            if event.data == _END:
+                return
+            if event.data:
+                self._take(event.data, progress, address)
+            if progress.begun:
+                limit.reschedule(clock() + between)
+        if not progress.ended:
+            raise _PassingFault(broken_off(address, "the stream ended before the answer did"))
+
+    def _take(self, data: str, progress: _Progress, address: str) -> None:
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError) as e:
+            msg = f"{address} sent what is no JSON: {excerpt(redacted(data, self._key))}"
+            raise ServerReplyError(msg) from e
+        if not isinstance(chunk, Mapping):
+            msg = f"{address} sent {excerpt(redacted(data, self._key))} where a piece of an answer is due."
+            raise ServerReplyError(msg)
+        if chunk.get("error") or chunk.get("object") == "error":
+            error = chunk.get("error")
+            code = error.get("code") if isinstance(error, Mapping) else chunk.get("code")
+            raise reply_error(address, code if isinstance(code, int) else 500, data, self._key)
+        progress.take(chunk)
+
+    async def _refused(self, got: httpx.Response, address: str) -> None:
+        error = reply_error(address, got.status_code, await _read(got, address), self._key)
+        wait = retry_after(got.headers)
+        if not may_retry(got.status_code):
+            raise error
+        if wait is not None and wait > _LONGEST_WAIT:
+            msg = f"{error} It asks to wait {wait:.0f} s."
+            raise ServerBusyError(msg)
+        raise _PassingFault(error, wait)
+
+    def _late(self, progress: _Progress, address: str) -> str:
+        if progress.begun:
+            name, seconds = "token_timeout", self._options.token_timeout
+            return (
+                f"{address} sent nothing for {seconds:g} s in the middle of an answer. Raise {name} if that is normal."
+            )
+        name, seconds = "first_token_timeout", self._options.first_token_timeout
+        return f"{address} sent no token of an answer within {seconds:g} s. Raise {name} if it needs longer."
+
+    @asynccontextmanager
+    async def _open(self, method: str, url: str, body: Any) -> AsyncIterator[httpx.Response]:
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        headers = {"content-type": "application/json"} if content is not None else None
+        async with self._pool().stream(method, url, content=content, headers=headers) as response:
+            yield response
+
+    def _pool(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                headers={"authorization": f"Bearer {self._key}"} if self._key else None,
+                timeout=httpx.Timeout(None, connect=self._options.connect_timeout),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20.0),
+                verify=self._secure,  # reading the authorities takes tens of milliseconds, for nothing on plain http
+            )
+        return self._client
+
+
+class _Progress:
+    """How far one exchange is: whether any answer came, and whether its end did."""
+
+    def __init__(self, take: Callable[[Mapping[str, Any]], bool]) -> None:
+        self._take = take
+        self.begun = False
+        self.ended = False
+
+    def take(self, chunk: Mapping[str, Any]) -> None:
+        self.begun = self._take(chunk) or self.begun
+        choices = chunk.get("choices")
+        if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+            self.ended = self.ended or choices[0].get("finish_reason") is not None
+
+
+class _PassingFault(Exception):  # noqa: N818 - a signal within this file
+    """The server may answer otherwise next time; `wait` is how many seconds it asks for."""
+
+    def __init__(self, error: PinfoldError, wait: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.wait = wait
+
+
+async def _read(response: httpx.Response, address: str) -> str:
+    """A whole body, of a size that a reply can have."""
+    data = bytearray()
+    async for part in response.aiter_bytes():
+        data += part
+        if len(data) > _MOST_BYTES:
+            msg = f"{address} answered with more than {_MOST_BYTES >> 20} MiB, which no answer has."
+            raise ServerReplyError(msg)
+    return data.decode(errors="replace")
+
+
+def _backoff(attempt: int) -> float:
+    return min(_MOST_WAIT, _FIRST_WAIT * 2.0**attempt) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
