@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinfold.cli.opening import Json, Store, Stored, no_store, root_of, stored
+from pinfold.cli.server_pins import print_server_pins, server_pins
 from pinfold.cli.terminal import aside, json_out, size, span, table, yes_no
 from pinfold.errors import InvalidRequestError, SessionCorruptError, SessionNotFoundError
 
@@ -32,25 +33,28 @@ Each = Annotated[
 
 
 def ls(store: Store = "auto", as_json: Json = False) -> None:
-    """List the sessions on disk, the most recently used first.
+    """List the sessions on disk, the most recently used first, and the pins on servers.
 
     What running processes hold in memory and in the engine's cells is theirs: Runtime.pins() and Runtime.sessions()
     show it.
     """
-    missing = no_store(root_of(store))
-    if missing is not None:
-        aside(missing)
-        if as_json:
-            json_out([])
-        return
-    with stored(store) as kept:
-        entries = kept.sessions.entries()
+    root = root_of(store)
+    remote = server_pins(root)
+    entries: Sequence[StoredEntry] = ()
+    missing = no_store(root)
+    if missing is None:
+        with stored(store) as kept:
+            entries = kept.sessions.entries()
     if as_json:
-        json_out([facts_of(entry) for entry in entries])
-    elif entries:
-        _print_entries(entries)
-    else:
+        json_out([*map(facts_of, entries), *remote])
+    if missing is not None and not remote:
+        aside(missing)
+    elif not entries and not remote:
         aside("The store is empty.")
+    if entries and not as_json:
+        _print_entries(entries)
+    if remote and not as_json:
+        print_server_pins(remote)
 
 
 def show(which: Which, store: Store = "auto", as_json: Json = False) -> None:

@@ -24,7 +24,17 @@ from pinfold.errors import (
     ServerUnreachableError,
 )
 
-__all__ = ["BUSY", "broken_off", "connection_error", "excerpt", "may_retry", "redacted", "reply_error", "retry_after"]
+__all__ = [
+    "BUSY",
+    "broken_off",
+    "certificate_fault",
+    "connection_error",
+    "excerpt",
+    "may_retry",
+    "redacted",
+    "reply_error",
+    "retry_after",
+]
 
 BUSY = frozenset({429, 503, 529})
 _PASSING = BUSY | {408, 425, 500, 502, 504}
@@ -88,9 +98,14 @@ def reply_error(address: str, status: int, text: str, key: str | None) -> Pinfol
     return ServerError(f"{said}.")
 
 
+def certificate_fault(error: httpx.HTTPError) -> bool:
+    """Whether it was TLS that refused the connection: that does not pass."""
+    return "CERTIFICATE_VERIFY" in str(error) or any(isinstance(cause, ssl.SSLError) for cause in _causes(error))
+
+
 def connection_error(address: str, error: httpx.HTTPError) -> ServerError:
     """The error for a connection that could not be made, or not be kept."""
-    if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
+    if certificate_fault(error):
         msg = (
             f"The certificate of {address} could not be verified: {error}. Give its authority with SSL_CERT_FILE, or "
             f"use the name that the certificate is for."
@@ -145,6 +160,8 @@ def _overflow(fault: _Fault) -> tuple[int, int] | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # an error that is raised twice may be its own context
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__

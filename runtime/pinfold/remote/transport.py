@@ -28,7 +28,16 @@ from pinfold.errors import (
     ServerUnreachableError,
 )
 from pinfold.options import RuntimeOptions
-from pinfold.remote.faults import broken_off, connection_error, excerpt, may_retry, redacted, reply_error, retry_after
+from pinfold.remote.faults import (
+    broken_off,
+    certificate_fault,
+    connection_error,
+    excerpt,
+    may_retry,
+    redacted,
+    reply_error,
+    retry_after,
+)
 
 __all__ = ["Answered", "Transport"]
 
@@ -166,7 +175,7 @@ class Transport:
             raise RequestTimeoutError(self._late(progress, address)) from e
         except httpx.HTTPError as e:
             error = connection_error(address, e)
-            raise error if "certificate" in str(error) else _PassingFault(error) from e
+            raise error if certificate_fault(e) else _PassingFault(error) from e
 
     async def _receive(self, got: httpx.Response, progress: _Progress, limit: asyncio.Timeout, address: str) -> None:
         kind = got.headers.get("content-type", "").partition(";")[0].strip().lower()
