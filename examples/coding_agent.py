@@ -88,20 +88,24 @@ class Console:
             "cached_tokens": usage["cached_tokens"],
             "prompt_tokens": usage["prompt_tokens"],
             "ttft_s": round(timings["ttft_s"], 3),
-            "tokens_per_s": round(timings["decode_tps"], 1),
+            "tokens_per_s": round(timings["decode_tps"] or 0.0, 1),  # a server may not count
         }
         if self.as_json:
             print(json.dumps(fact), flush=True)
             return
         what = f"{call['name']}({_short(call['args'])})" if call else _thought(message)
+        reused = f"{_count(usage['cached_tokens'])} of {_count(usage['prompt_tokens'])} tokens cached"
         print(
-            f"{agent:<9} {cache['hit_kind']:<9} {usage['cached_tokens']:>5} of {usage['prompt_tokens']:>5} tokens "
-            f"cached  TTFT {timings['ttft_s']:6.2f} s  {timings['decode_tps']:6.1f} tok/s  {what}",
+            f"{agent:<9} {cache['hit_kind']:<9} {reused}  TTFT {timings['ttft_s']:6.2f} s  {fact['tokens_per_s']:6.1f} tok/s  {what}",
             flush=True,
         )
 
     def end(self, facts: dict[str, Any], text: str) -> None:
         print(json.dumps(facts) if self.as_json else text, flush=True)
+
+
+def _count(tokens: int | None) -> str:
+    return f"{'?' if tokens is None else tokens:>5}"
 
 
 def _short(arguments: dict[str, Any]) -> str:
@@ -179,7 +183,9 @@ def main() -> int:
     """Reads the options and runs the team on a copy of the workspace."""
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description="Three agents mend a small project on one pinned prompt.")
-    parser.add_argument("--model", default=EMBEDDED_MODEL, help="an alias, a .gguf file or a Hugging Face id")
+    parser.add_argument(
+        "--model", default=EMBEDDED_MODEL, help="an alias, a .gguf file, a Hugging Face id or a server's address"
+    )
     parser.add_argument("--engine", default="auto", help="the engine to run it on (default: auto)")
     parser.add_argument("--workspace", type=Path, default=here / "workspace", help="the project; it is copied first")
     parser.add_argument("--max-steps", type=int, default=8, help="most turns of each agent (default: 8)")

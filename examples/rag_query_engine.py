@@ -147,7 +147,7 @@ def reuse_line(report: dict[str, Any]) -> str:
     usage, cache, timings = report["usage"], report["cache"], report["timings"]
     return (
         f"{cache['hit_kind']}: {usage['cached_tokens']} of {usage['prompt_tokens']} prompt tokens cached, "
-        f"TTFT {timings['ttft_s']:.2f} s, {timings['decode_tps']:.0f} tok/s"
+        f"TTFT {timings['ttft_s']:.2f} s, {timings['decode_tps'] or 0.0:.0f} tok/s"
     )
 
 

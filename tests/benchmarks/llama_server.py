@@ -18,6 +18,7 @@ def main() -> None:
     options.add_argument("--threads", type=int, required=True)
     options.add_argument("--slots", type=int, required=True)
     options.add_argument("--n-ctx", type=int, required=True, help="tokens of one slot")
+    options.add_argument("--slot-save-path", default="", help="a folder for the slots' files")
     options.add_argument("--draft", choices=NGRAM_MODES, help="one of the server's n-gram modes")
     args = options.parse_args()
     params = xllamacpp.CommonParams()
@@ -29,6 +30,7 @@ def main() -> None:
     params.n_gpu_layers = 0
     params.fit_params = False
     params.verbosity = 0
+    params.slot_save_path = args.slot_save_path
     if args.draft:
         kind = getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{args.draft.upper()}")
         params.speculative.types = [kind]

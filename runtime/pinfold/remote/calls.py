@@ -84,8 +84,7 @@ class RemoteCall:
         return running
 
     def _prepare(self, server: Server) -> Prepared:
-        stream = server.facts.known("usage in streams") != "no"
-        return prepare(server, self._asked, self._options, stream=stream, progress=self._progress)
+        return prepare(server, self._asked, self._options, stream=server.facts.streams, progress=self._progress)
 
     async def _run(self, channel: Channel, streams: bool) -> None:
         limit = self._asked.options.timeout

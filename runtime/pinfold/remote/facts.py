@@ -79,6 +79,11 @@ class ServerFacts:
         """Whether it is known to have `name`."""
         return self.known(name) == "yes"
 
+    @property
+    def streams(self) -> bool:
+        """Whether a whole answer is better streamed: where streams have usage, as they may be timed piece by piece."""
+        return self.known("usage in streams") != "no"
+
     def with_feature(self, name: str, known: Known, reason: str) -> ServerFacts:
         """The same with `name` known better."""
         return replace(self, features={**self.features, name: Feature(known, reason)})

@@ -95,7 +95,7 @@ class PinKeeper:
             filled = [*pin.prompt["messages"], _FILLER]
             keywords = {"tools": pin.prompt["tools"], "salt": asked.salt, "max_tokens": 1}
             asked = asked_chat(filled, keywords, self._options)
-        prepared = prepare(server, asked, self._options, stream=True)
+        prepared = prepare(server, asked, self._options, stream=server.facts.streams)
         if pin.ids:
             takes_ids = server.facts.has("token prompts")
             text = server.rendering.tokenizer.decode(pin.ids) if server.rendering is not None else ""

@@ -39,7 +39,7 @@ def common_body(facts: ServerFacts, options: GenerationOptions, salt: str | None
         body["stop"] = list(options.stop)
     if options.seed is not None:
         body["seed"] = options.seed
-    if stream and facts.known("usage in streams") != "no":
+    if stream and facts.streams:
         body["stream_options"] = {"include_usage": True}
     if salt is not None:
         body[_salt_field(facts, kind)] = salt
