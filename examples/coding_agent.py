@@ -95,10 +95,8 @@ class Console:
             return
         what = f"{call['name']}({_short(call['args'])})" if call else _thought(message)
         reused = f"{_count(usage['cached_tokens'])} of {_count(usage['prompt_tokens'])} tokens cached"
-        print(
-            f"{agent:<9} {cache['hit_kind']:<9} {reused}  TTFT {timings['ttft_s']:6.2f} s  {fact['tokens_per_s']:6.1f} tok/s  {what}",
-            flush=True,
-        )
+        speed = f"TTFT {timings['ttft_s']:6.2f} s  {fact['tokens_per_s']:6.1f} tok/s"
+        print(f"{agent:<9} {cache['hit_kind']:<9} {reused}  {speed}  {what}", flush=True)
 
     def end(self, facts: dict[str, Any], text: str) -> None:
         print(json.dumps(facts) if self.as_json else text, flush=True)
