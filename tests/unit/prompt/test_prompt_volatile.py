@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pinfold.prompt.volatile import find_volatile
 
-TMP = "/tmp"  # noqa: S108 - a name to be found, no file
+TMP = "/tmp/"  # noqa: S108 - a name to be found, no file
 
 CHANGES = [
     ("date", "Today is 2026-12-01.", "2026-12-01"),
@@ -42,9 +42,9 @@ CHANGES = [
     ("id", "Your run id is 000417-b.", "000417-b"),
     ("address", "Use <shop.Cart object at 0x7f3c2a9d1e50> for it.", "0x7f3c2a9d1e50"),
     ("address", "Calls `<function buy at 0x7f3c2a9d1e50>`.", "0x7f3c2a9d1e50"),
-    ("path", "Work in /tmp/tmpab12.", f"{TMP}/tmpab12"),
-    ("path", "Work in `/tmp/tmpx_kqzwvb/repo`.", f"{TMP}/tmpx_kqzwvb"),
-    ("path", "Logs: /tmp/agent-9f3k2a", f"{TMP}/agent-9f3k2a"),
+    ("path", "Work in /tmp/tmpab12.", f"{TMP}tmpab12"),
+    ("path", "Work in `/tmp/tmpx_kqzwvb/repo`.", f"{TMP}tmpx_kqzwvb"),
+    ("path", "Logs: /tmp/agent-9f3k2a", f"{TMP}agent-9f3k2a"),
     ("path", "cwd /private/var/folders/ab/c9d/T/tmpq1w2e3r4", "/private/var/folders/ab/c9d/T/tmpq1w2e3r4"),
     ("path", r"In C:\Users\me\AppData\Local\Temp\tmpq1w2e3r4", r"C:\Users\me\AppData\Local\Temp\tmpq1w2e3r4"),
     ("process", "The server (pid 48213) runs.", "48213"),
