@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pinfold import Runtime, Script
 from pinfold.errors import InvalidRequestError, TemplateError
 from pinfold.prompt import ChatTemplate, PromptRenderer, check_prompt
 from pinfold.prompt.continuations import common_length
@@ -237,6 +238,19 @@ class TestErrors:
         picky = renderer("{{ raise_exception('No.') }}")
         with pytest.raises(TemplateError, match="No"):
             check_prompt(picky, [ASK])
+
+
+def test_the_price_is_what_the_cache_then_says() -> None:
+    later = {**DATED, "content": DATED["content"].replace("2026", "3026")}
+    with Runtime(Script()) as rt:
+        check = rt.check_prompt([DATED, ASK], TOOLS)
+        rt.chat([DATED, ASK], tools=TOOLS)
+        again = rt.chat([DATED, ASK], tools=TOOLS)
+        changed = rt.chat([later, ASK], tools=TOOLS)
+    finding = only(check)
+    assert again.usage.prompt_tokens == changed.usage.prompt_tokens == check.prompt_tokens
+    assert again.usage.cached_tokens == check.prompt_tokens - 1  # the last one gives the answer's first
+    assert changed.usage.cached_tokens == finding.token == check.stable_tokens - finding.lost_tokens
 
 
 def test_the_report_is_json_and_has_no_message() -> None:
