@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -123,6 +124,15 @@ class TestVolatile:
         assert len(check.findings) == 3
         assert fixed[0]["content"] == "Be kind.\nBe brief."
         assert [block["text"] for block in fixed[1]["content"]] == ["Go.", "Today is 2026-12-01, 10:32:07.\nPID: 4821"]
+
+    def test_what_cannot_be_changed_is_copied(self) -> None:
+        frozen = MappingProxyType({"name": "read", "description": "In /tmp/tmpab12."})
+        blocks = ({"type": "text", "text": "PID: 4821"}, "Be kind.")
+        messages = ({"role": "system", "content": blocks}, MappingProxyType(ASK))
+        messages, tools = check_prompt(NATIVE, messages, (frozen,)).fixed(move_volatile=True)
+        assert messages[0]["content"] == [{"type": "text", "text": ""}, "Be kind."]
+        assert messages[1]["content"] == 'Mend it.\nPID: 4821\nOf the tool "read": In /tmp/tmpab12.'
+        assert tools == [{"name": "read", "description": ""}]
 
     def test_without_a_user_message_nothing_is_moved(self) -> None:
         check = check_prompt(NATIVE, [DATED])
