@@ -16,7 +16,7 @@ __all__ = ["Volatile", "VolatileKind", "find_volatile"]
 
 VolatileKind = Literal["date", "time", "id", "address", "path", "process"]
 
-_LOOK_BACK = 48  # characters of the line that say what a date or number is
+_LOOK_BACK = 64  # characters of the line that say what a date or number is
 
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|"
@@ -37,18 +37,22 @@ _INLINE = re.compile(r"`[^`\n]+`")
 
 _CONTEXT = re.compile(
     r"\b(?P<now>today|now|currently|current|present|as of|generated (?:at|on)|started (?:at|on))\b"
-    r"|\b(?P<example>e\.g\.|examples?|such as|like|formats?|formatted|iso ?8601)"
+    r"|\b(?P<example>e\.g\.|examples?|such as)"
+    r"|\b(?P<form>like|formats?|formatted|iso ?8601)\b"
     r"|\b(?P<fixed>cut-?off|versions?|v|api|released?|since|published|founded|established|born|died|copyright|"
     r"effective|updated|enacted|signed|rfc|trained|training|began|history|commit|sha-?\d*|md5|hash|checksum|digest|"
-    r"revision|rev)\b"
-    r"|(?P<sign>©)",
+    r"revision|rev|before|after|until)\b"
+    r"|(?P<sign>©|\bv?\d+\.\d+(?:\.\w+)*[\])]*\W{1,5}$)",  # what follows a version is the day that it came out
     re.IGNORECASE,
 )
 _MARKS_NUMBER = re.compile(
     r"\b(?:time|timestamp|epoch|unix|ts|now|created|generated|started|seed|nonce)\b[^.\n]{0,16}$", re.IGNORECASE
 )
 
-_KNOWN_EXAMPLES = frozenset({"123e4567-e89b-12d3-a456-426614174000", "550e8400-e29b-41d4-a716-446655440000"})
+_KNOWN_EXAMPLES = frozenset(
+    {"123e4567-e89b-12d3-a456-426614174000", "550e8400-e29b-41d4-a716-446655440000", "0123456789abcdef"}
+)
+_INSIDE_URL = re.compile(r"://\S*$")
 _EPHEMERAL_PORTS = range(32768, 65536)
 _RECENT_SECONDS = range(1_500_000_000, 2_200_000_000)
 
@@ -99,11 +103,15 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _said_of_it(before: str) -> str | None:
-    """What the nearest word before says: ``now``, ``example``, ``fixed``, or None where no word says anything."""
+    """What the nearest word before says: ``now``, ``example`` or ``fixed`` and the like; None where none says anything.
+
+    "The current date in ISO format: ..." is no example, whatever "format" would say alone.
+    """
     said = None
     for match in _CONTEXT.finditer(before):
-        said = match.lastgroup
-    return "fixed" if said == "sign" else said
+        if not (match.lastgroup == "form" and said == "now"):
+            said = match.lastgroup
+    return said
 
 
 def _always(_before: str, _it: str) -> bool:
@@ -125,17 +133,23 @@ def _is_epoch(before: str, it: str) -> bool:
     return seconds in _RECENT_SECONDS and bool(fraction or _MARKS_NUMBER.search(before))
 
 
+def _may_be_new(before: str, it: str) -> bool:
+    """Whether nothing says that an id is an example or stays: links, for one, lead to what is there already."""
+    known = it.lower() in _KNOWN_EXAMPLES or _INSIDE_URL.search(before)
+    return not known and _said_of_it(before) in (None, "now")
+
+
 def _is_uuid(before: str, it: str) -> bool:
-    return len(set(it)) > 6 and it.lower() not in _KNOWN_EXAMPLES and _said_of_it(before) in (None, "now")
+    return len(set(it)) > 6 and _may_be_new(before, it)
 
 
 def _is_hex(before: str, it: str) -> bool:
     mixed = any(char.isdigit() for char in it) and any(char.isalpha() for char in it) and len(set(it)) > 6
-    return mixed and it in (it.lower(), it.upper()) and _said_of_it(before) in (None, "now")
+    return mixed and it in (it.lower(), it.upper()) and _may_be_new(before, it)
 
 
 def _is_ulid(before: str, it: str) -> bool:
-    return len(set(it)) > 8 and any(char.isalpha() for char in it) and _said_of_it(before) in (None, "now")
+    return len(set(it)) > 8 and any(char.isalpha() for char in it) and _may_be_new(before, it)
 
 
 def _is_base64(before: str, it: str) -> bool:
@@ -143,11 +157,11 @@ def _is_base64(before: str, it: str) -> bool:
     kinds = ["A" if char.isupper() else "a" if char.islower() else "0" for char in it.rstrip("=")]
     enough = all(kinds.count(kind) >= 2 for kind in "Aa0")
     changes = sum(one != other for one, other in pairwise(kinds))
-    return enough and changes >= 0.45 * len(kinds) and _said_of_it(before) in (None, "now")
+    return enough and changes >= 0.45 * len(kinds) and _may_be_new(before, it)
 
 
 def _is_named_id(before: str, it: str) -> bool:
-    return any(char.isdigit() for char in it) and _said_of_it(before) in (None, "now")
+    return any(char.isdigit() for char in it) and _may_be_new(before, it)
 
 
 def _is_random_name(_before: str, it: str) -> bool:
@@ -174,8 +188,8 @@ _WHOLE_DATE = (
 )
 _NOW = (
     r"\b(?:today(?: is|'s date(?: is)?|\u2019s date(?: is)?)?|(?:current|local|present)(?: local)? "
-    r"(?:date|time|day|month)(?: and time)?(?: is)?|(?:date|time) now(?: is)?|it is (?:now|currently)|time is(?: now)?)"
-    r"[*_\"'\s:=>]{1,6}"
+    r"(?:date|time|day|month)(?: and time)?(?: is)?|(?:date|time) now(?: is)?|it is (?:now|currently)|time is(?: now)?"
+    r"|(?:(?<=\n)|(?<=\n[-*] ))(?:date and )?time)[*_\"'\s:=>]{1,6}"
 )
 
 _RULES = (

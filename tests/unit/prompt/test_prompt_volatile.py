@@ -27,7 +27,11 @@ CHANGES = [
     ("date", "The current month is December 2026.", "December 2026"),
     ("date", '{"current_date": "x", "today": "2026-12-01"}', "2026-12-01"),
     ("date", "Knowledge cutoff: 2023-10-01. Today is 2026-12-01.", "2026-12-01"),
+    ("date", "The current date in ISO format: 2026-12-01", "2026-12-01"),
+    ("date", "Today's date, formatted like this: 2026-12-01", "2026-12-01"),
     ("time", "The time is 10:32.", "10:32"),
+    ("time", "City: Bergen\nTime: 10:32", "10:32"),
+    ("time", "You are kind.\n- Time: 10:32 PM\n", "10:32 PM"),
     ("time", "Current time: 9:05 PM", "9:05 PM"),
     ("time", "Log opened at 10:32:07.", "10:32:07"),
     ("time", "timestamp=1796127524", "1796127524"),
@@ -53,6 +57,10 @@ CHANGES = [
 ]
 
 STAYS = [
+    "# Changes\n## 2.11.5 (2025-05-22)\n## [v1.0] - 2017-02-10\nContributions before December 1, 2017 are theirs.",
+    "Delivery time: 10:30, or by appointment.",
+    "See https://example.org/assets/4caeb77e-48c0-4cf7-b14d-c53ded855ffd?u=9f86d081884c7d659a2feaa0c55ad015.",
+    "The digits are 0123456789abcdef.",
     "Use Python 3.11.4 and numpy 2.1.0; 1.12.20 is too old.",
     "Knowledge cutoff: 2023-10-01.",
     "Knowledge cutoff: October 2023",
