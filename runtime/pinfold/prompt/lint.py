@@ -18,7 +18,7 @@ from pinfold.prompt.renderer import PromptRenderer
 from pinfold.prompt.stability import GrowthBreak, explain_growth
 from pinfold.prompt.volatile import Volatile, VolatileKind, find_volatile
 from pinfold.prompt_check import FindingKind, PromptCheck, PromptFinding
-from pinfold.repairs import MoveLast, Site, put_text, repaired, sites, text_at
+from pinfold.repairs import MoveLast, Repair, Site, put_text, repaired, sites, text_at
 
 __all__ = ["check_prompt"]
 
@@ -40,6 +40,8 @@ _NAMES: dict[VolatileKind, str] = {
     "path": "a temporary path",
     "process": "a process's own number",
 }
+_MOVE_IT = "Move it to the end of the last user message, or leave it out."
+_LEAVE_IT_OUT = "Leave it out, or send it with the question."
 _REASONS: dict[FindingKind, tuple[str, str]] = {
     "tool_order": (
         "The other run offers the same tools in another order.",
@@ -102,15 +104,12 @@ def _volatile(measure: Measure, request: Request) -> Iterator[PromptFinding]:
             parting = measure.parting(*_with_another(request, site, text, hit))
             if parting is None:
                 continue  # the template leaves it out
-            move = MoveLast(site, *_sentence(text, hit)) if has_last and site.path[-1] != "default" else None
+            # a default is a value, and no sentence that could be said elsewhere
+            movable = has_last and site.path[-1] != "default"
+            move = MoveLast(site, *_sentence(text, hit)) if movable else None
             excerpt = text[hit.start : hit.end][:_LONGEST_EXCERPT]
             reason = f"{_NAMES[hit.kind].capitalize()} is another one in the next run, and ends the reuse here."
-            remedy = (
-                "Move it to the end of the last user message, or leave it out."
-                if move
-                else "Leave it out, or send it with the question."
-            )
-            yield _finding("volatile", parting, excerpt, reason, remedy, move)
+            yield _finding("volatile", parting, excerpt, reason, _MOVE_IT if movable else _LEAVE_IT_OUT, move)
 
 
 def _with_another(request: Request, site: Site, text: str, hit: Volatile) -> tuple[Messages, Tools]:
@@ -153,7 +152,7 @@ def _growth(renderer: PromptRenderer, request: Request) -> Iterator[PromptFindin
     """One finding for each cause of breaks: reasoning that is dropped, tools that move, anything else."""
     grown = _grown(request.messages, normalize(request.messages, request.tools))
     breaks = _breaks(renderer, grown, request.tools)
-    unreasoned = [{key: value for key, value in message.items() if key != "reasoning_content"} for message in grown]
+    unreasoned = [_without_reasoning(message) for message in grown]
     causes: tuple[tuple[str, Callable[[], list[GrowthBreak]]], ...] = (
         ("drops the reasoning of earlier turns", lambda: _breaks(renderer, unreasoned, request.tools)),
         ("moves the tools to a later turn", lambda: _breaks(renderer, unreasoned, None)),
@@ -167,6 +166,12 @@ def _growth(renderer: PromptRenderer, request: Request) -> Iterator[PromptFindin
         if solved:
             yield _growth_finding(solved, cause)
         breaks = [each for each in breaks if each.messages in remaining]
+
+
+def _without_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not message.get("reasoning_content"):
+        return message
+    return {**message, "reasoning_content": "", "content": message.get("content") or ""}
 
 
 def _growth_finding(breaks: Sequence[GrowthBreak], cause: str) -> PromptFinding:
@@ -213,6 +218,6 @@ def _changes(request: Request, found: Difference) -> bool:
 
 
 def _finding(
-    kind: FindingKind, parting: Parting, excerpt: str, reason: str, remedy: str, repair: Any = None
+    kind: FindingKind, parting: Parting, excerpt: str, reason: str, remedy: str, repair: Repair | None = None
 ) -> PromptFinding:
     return PromptFinding(kind, parting.where, parting.token, parting.lost_tokens, excerpt, reason, remedy, repair)

@@ -51,7 +51,7 @@ class Measure:
         self.prompt: Prompt = renderer.render(messages, tools)
         conversation = normalize(messages, tools)
         renderer.text(conversation, generation=True)
-        self.dates: tuple[str, ...] = renderer.template.dates
+        self.dates = tuple(date for date in renderer.template.dates if date in self.prompt.text)
         head = messages[: question_index(conversation)]
         stable = renderer.prefix(head, tools).tokens if head else _tokens_before_any_question(renderer, tools)
         self.stable_tokens = common_length(stable, self.prompt.tokens)

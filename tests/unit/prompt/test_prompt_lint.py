@@ -162,6 +162,11 @@ class TestTemplate:
         assert "drops the reasoning" in finding.reason
         assert finding.where == "message 2 (assistant)"
 
+    def test_an_answer_that_is_all_reasoning(self) -> None:
+        thought = {"role": "assistant", "content": None, "reasoning_content": "Hm. " * 5}
+        finding = only(check_prompt(renderer(chat_templates.THINKING), [SYSTEM, ASK, thought, ASK]))
+        assert "drops the reasoning" in finding.reason
+
     def test_one_finding_however_often_it_happens(self) -> None:
         thought = {**ANSWER, "reasoning_content": "Hm. " * 5}
         turns = [ASK, thought, ASK, {**thought, "reasoning_content": "Hm. " * 9}, ASK]
