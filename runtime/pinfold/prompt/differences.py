@@ -38,7 +38,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One cause. `changed` is the first request with this part as the second has it; `repair` makes both equal."""
+    """One cause.
+
+    Attributes:
+        changed: the first request with the part in question as the second has it, but for volatile text.
+        repair: what makes both equal; None where nothing does.
+    """
 
     kind: FindingKind
     changed: Request
@@ -72,20 +77,33 @@ def _tool_differences(
         yield Difference("tool_order", replace(first, tools=[*(mine[name] for name in shared), *alone]), SortTools())
     for index, tool in enumerate(ours):
         if tool.name in texts and texts[tool.name] != tool.json:
-            tools = [*(first.tools or ())]
-            tools[index] = raw[tool.name]
-            changed = replace(first, tools=tools)
             pair = Request((), [mine[tool.name]]), Request((), [raw[tool.name]])
+            tools = [*(first.tools or ())]
+            tools[index : index + 1] = _with_volatile_of(*pair).tools or ()
+            changed = replace(first, tools=tools)
             causes = (SortKeys(tool.name), Tidy(tool=tool.name))
             yield from _causes(pair, causes, _tool_text, changed)
 
 
 def _message_differences(first: Request, second: Request, index: int) -> Iterator[Difference]:
-    messages = [*first.messages]
-    messages[index] = second.messages[index]
     pair = Request([first.messages[index]]), Request([second.messages[index]])
+    messages = [*first.messages]
+    messages[index : index + 1] = _with_volatile_of(*pair).messages
     for found in _causes(pair, (Tidy(message=0),), _message_text, replace(first, messages=messages)):
         yield replace(found, repair=Tidy(message=index) if found.repair else None)
+
+
+def _with_volatile_of(first: Request, second: Request) -> Request:
+    """The second with the first's volatile text, where both have as much: what differs besides that."""
+    messages, tools = repaired(second.messages, second.tools, ())
+    for site in set(sites(messages, tools)) & set(sites(first.messages, first.tools)):
+        ours, theirs = text_at(first.messages, first.tools, site), text_at(messages, tools, site)
+        hits = find_volatile(theirs), find_volatile(ours)
+        if len(hits[0]) == len(hits[1]):
+            for old, new in zip(*map(reversed, hits), strict=True):
+                theirs = theirs[: old.start] + ours[new.start : new.end] + theirs[old.end :]
+            put_text(messages, tools, site, theirs)
+    return Request(messages, tools)
 
 
 def _causes(

@@ -216,6 +216,12 @@ class TestAnotherRun:
         tomorrow = {**DATED, "content": DATED["content"].replace("12-01", "12-02")}
         assert kinds(check_prompt(NATIVE, [DATED, ASK], other=([tomorrow, ASK], None))) == ["volatile"]
 
+    def test_what_differs_besides_volatile_text_has_a_price_of_its_own(self) -> None:
+        tomorrow = {**DATED, "content": DATED["content"].replace("12-01", "12-02") + "\n"}
+        volatile, space = check_prompt(NATIVE, [DATED, ASK], other=([tomorrow, ASK], None)).findings
+        assert (volatile.kind, space.kind) == ("volatile", "white_space")
+        assert volatile.lost_tokens > len(RULES) > space.lost_tokens > 0
+
     def test_other_words_and_other_tools(self) -> None:
         other = [{"role": "system", "content": RULES + "Be brief."}, ASK]
         check = check_prompt(NATIVE, [SYSTEM, ASK], TOOLS, other=(other, TOOLS[:2]))
