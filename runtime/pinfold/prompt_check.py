@@ -30,6 +30,7 @@ class PromptFinding:
         remedy: one sentence on what to do.
         fixable: `PromptCheck.fixed` puts it right.
         movable: `PromptCheck.fixed` with ``move_volatile`` moves it last.
+        repair: what `PromptCheck.fixed` does about it; None where that is left to people.
     """
 
     kind: FindingKind

@@ -202,6 +202,7 @@ class Runtime:
         """What will end the reuse of this prompt, where, and how many tokens that costs; nothing is computed.
 
         With `other`, the messages and tools of another run of the same agent, also what differs between the two.
+        Raises InvalidRequestError or TemplateError as `chat` does, UnsupportedModeError where a server renders.
         """
         return self._backend.check_prompt(messages, tools, other)
 

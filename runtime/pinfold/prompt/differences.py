@@ -73,8 +73,9 @@ def _tool_differences(
         yield Difference("tools", replace(first, tools=second.tools))
     shared = [name for name in raw if name in mine]
     if shared != [name for name in mine if name in raw]:
-        alone = [given for name, given in mine.items() if name not in raw]
-        yield Difference("tool_order", replace(first, tools=[*(mine[name] for name in shared), *alone]), SortTools())
+        order = iter(shared)
+        tools = [mine[next(order)] if name in raw else given for name, given in mine.items()]
+        yield Difference("tool_order", replace(first, tools=tools), SortTools())
     for index, tool in enumerate(ours):
         if tool.name in texts and texts[tool.name] != tool.json:
             pair = Request((), [mine[tool.name]]), Request((), [raw[tool.name]])
@@ -111,8 +112,8 @@ def _causes(
 ) -> Iterator[Difference]:
     """What makes the pair's texts differ: the white space or keys that `repairs` put right, or their words."""
 
-    def equal(done: Sequence[Repair], *, spaced: bool = True, masked: bool = True) -> bool:
-        one, other = (_seen(request, done, text_of, spaced=spaced, masked=masked) for request in pair)
+    def equal(done: Sequence[Repair], *, spaced: bool = True) -> bool:
+        one, other = (_seen(request, done, text_of, spaced=spaced) for request in pair)
         return one == other
 
     if equal(repairs):
@@ -124,16 +125,13 @@ def _causes(
         yield Difference("white_space" if equal(repairs, spaced=False) else "text", changed)
 
 
-def _seen(
-    request: Request, repairs: Sequence[Repair], text_of: Callable[[Request], str], *, spaced: bool, masked: bool
-) -> str:
-    """The text as it is once `repairs` are made; without white space, without volatile text."""
+def _seen(request: Request, repairs: Sequence[Repair], text_of: Callable[[Request], str], *, spaced: bool) -> str:
+    """The text as it is once `repairs` are made, without its volatile text, and without white space if not `spaced`."""
     messages, tools = repaired(request.messages, request.tools, repairs)
     for site in sites(messages, tools):
         text = text_at(messages, tools, site)
-        if masked:
-            for hit in reversed(find_volatile(text)):
-                text = f"{text[: hit.start]}\0{text[hit.end :]}"
+        for hit in reversed(find_volatile(text)):
+            text = f"{text[: hit.start]}\0{text[hit.end :]}"
         put_text(messages, tools, site, text if spaced else _SPACE.sub("", text))
     return text_of(Request(messages, tools))
 

@@ -190,12 +190,17 @@ class TestAnotherRun:
         _, fixed = check.fixed()
         assert [item["function"]["name"] for item in fixed or ()] == ["read", "search", "write"]
 
+    def test_one_tool_less_is_no_other_order(self) -> None:
+        check = check_prompt(NATIVE, [SYSTEM, ASK], TOOLS, other=([SYSTEM, ASK], [TOOLS[0], TOOLS[2]]))
+        assert (only(check).kind, only(check).where) == ("tools", 'tool "read"')
+
     def test_keys_in_another_order(self) -> None:
-        other = [TOOLS[0], TOOLS[1], other_keys(TOOLS[2])]
-        assert check_prompt(NATIVE, [SYSTEM, ASK], TOOLS, other=([SYSTEM, ASK], other)).findings
         other = [other_keys(TOOLS[0]), *TOOLS[1:]]
         finding = only(check_prompt(NATIVE, [SYSTEM, ASK], TOOLS, other=([SYSTEM, ASK], other)))
         assert (finding.kind, finding.where, finding.fixable) == ("key_order", 'tool "search"', True)
+        parameters = check_prompt(NATIVE, [SYSTEM, ASK], other, other=([SYSTEM, ASK], TOOLS)).fixed()[1]
+        assert parameters == other
+        assert [*(parameters or ())[0]] == ["function", "type"]
 
     @pytest.mark.parametrize(
         ("one", "two", "fixable"),
