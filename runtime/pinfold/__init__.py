@@ -13,6 +13,7 @@ from pinfold import errors
 from pinfold.engines.script import Script
 from pinfold.errors import PinfoldError
 from pinfold.options import GenerationOptions, RuntimeOptions
+from pinfold.prompt_check import PromptCheck, PromptFinding
 from pinfold.results import (
     CacheReport,
     Completion,
@@ -40,6 +41,8 @@ __all__ = [
     "Miss",
     "Pin",
     "PinfoldError",
+    "PromptCheck",
+    "PromptFinding",
     "Runtime",
     "RuntimeOptions",
     "Script",

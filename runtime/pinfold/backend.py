@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pinfold.engines.base import Capabilities
     from pinfold.options import ChatKeywords, CompleteKeywords
+    from pinfold.prompt_check import PromptCheck
     from pinfold.results import Delta
     from pinfold.sessions.manager import SessionInfo
     from pinfold.sessions.pins import Pin
@@ -70,6 +71,8 @@ class Backend(Protocol):
     def detokenize(self, tokens: Sequence[int]) -> str: ...
 
     def count_tokens(self, messages: Messages, tools: Tools) -> int: ...
+
+    def check_prompt(self, messages: Messages, tools: Tools, other: tuple[Messages, Tools] | None) -> PromptCheck: ...
 
     @property
     def closed(self) -> bool: ...

@@ -16,8 +16,10 @@ from pinfold.errors import EngineError
 from pinfold.opening import open_engine
 from pinfold.options import ChatKeywords, CompleteKeywords, RuntimeOptions
 from pinfold.preparation import Preparation, Request
+from pinfold.prompt.lint import check_prompt
 from pinfold.prompt.renderer import PromptRenderer
 from pinfold.prompt.template import ChatTemplate
+from pinfold.prompt_check import PromptCheck
 from pinfold.results import Delta
 from pinfold.sessions.manager import SessionInfo
 from pinfold.sessions.pins import Pin, PinRecord
@@ -141,6 +143,9 @@ class LocalBackend:
 
     def count_tokens(self, messages: Messages, tools: Tools) -> int:
         return len(self.renderer.render(messages, tools).tokens)
+
+    def check_prompt(self, messages: Messages, tools: Tools, other: tuple[Messages, Tools] | None) -> PromptCheck:
+        return check_prompt(self.renderer, messages, tools, other)
 
     # --- life
 

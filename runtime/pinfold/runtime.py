@@ -15,6 +15,7 @@ from pinfold.engines.base import Capabilities
 from pinfold.engines.script import Script
 from pinfold.errors import EngineError, InvalidRequestError
 from pinfold.options import PRESETS, ChatKeywords, CompleteKeywords, RuntimeOptions, is_address, parse_ttl
+from pinfold.prompt_check import PromptCheck
 from pinfold.results import Completion, Delta
 from pinfold.session import Session
 from pinfold.sessions.manager import SessionInfo
@@ -194,6 +195,16 @@ class Runtime:
     def count_tokens(self, messages: Messages, tools: Tools = None) -> int:
         """Tokens of the prompt that `chat` would evaluate for these messages and tools."""
         return self._backend.count_tokens(messages, tools)
+
+    def check_prompt(
+        self, messages: Messages, tools: Tools = None, other: tuple[Messages, Tools] | None = None
+    ) -> PromptCheck:
+        """What will end the reuse of this prompt, where, and how many tokens that costs; nothing is computed.
+
+        With `other`, the messages and tools of another run of the same agent, also what differs between the two.
+        Raises InvalidRequestError or TemplateError as `chat` does, UnsupportedModeError where a server renders.
+        """
+        return self._backend.check_prompt(messages, tools, other)
 
     # --- life
 

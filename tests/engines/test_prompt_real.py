@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinfold.prompt import ChatTemplate, PromptRenderer, explain_growth
+from pinfold.prompt import ChatTemplate, PromptRenderer, check_prompt, explain_growth
+from pinfold.prompt.continuations import common_length
 from tests.support.vocab import load_vocabulary
 
 pytest.importorskip("llama_cpp")
@@ -77,6 +78,19 @@ def renderer(request: pytest.FixtureRequest) -> PromptRenderer:
 def test_a_growing_conversation_is_a_prefix_of_itself(renderer: PromptRenderer) -> None:
     assert explain_growth(renderer, MESSAGES, TOOLS) == ()
     assert explain_growth(renderer, MESSAGES) == ()
+    assert check_prompt(renderer, MESSAGES, TOOLS, other=(MESSAGES[:2], TOOLS)).findings == ()
+
+
+def test_the_price_of_a_date_and_of_tools_in_another_order(renderer: PromptRenderer) -> None:
+    today, later = (
+        [{"role": "system", "content": f"Today is {date}. {SYSTEM['content']}"}, *MESSAGES[1:]]
+        for date in ("2026-12-01", "3026-12-01")
+    )
+    check = check_prompt(renderer, today, TOOLS, other=(today, TOOLS[::-1]))
+    for finding, other in zip(check.findings, ((later, TOOLS), (today, TOOLS[::-1])), strict=True):
+        shared = common_length(renderer.render(today, TOOLS).tokens, renderer.render(*other).tokens)
+        assert (finding.token, finding.lost_tokens) == (shared, check.stable_tokens - shared)
+    assert [finding.kind for finding in check.findings] == ["volatile", "tool_order"]
 
 
 def test_pinned_prefixes_begin_whatever_follows(renderer: PromptRenderer) -> None:

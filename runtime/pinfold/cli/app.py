@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pinfold.cli import bench, chat, doctor, models, pins, quality, store, transfer
+from pinfold.cli import bench, chat, doctor, lint, models, pins, quality, store, transfer
 from pinfold.cli.terminal import error
 from pinfold.errors import PinfoldError
 
@@ -57,6 +57,7 @@ def _global_options(
 app.command()(doctor.doctor)
 app.command()(chat.chat)
 app.add_typer(pins.app, name="pins")
+app.command()(lint.lint)
 app.add_typer(bench.app, name="bench")
 app.command()(models.models)
 app.command()(quality.quality)

@@ -20,7 +20,7 @@ from pinfold.options import RuntimeOptions
 if TYPE_CHECKING:
     from pinfold.runtime import Runtime
 
-__all__ = ["app", "read_prompt"]
+__all__ = ["app", "read_prompt", "read_request"]
 
 app = typer.Typer(help="Try out a prompt that is to be pinned. To pin it on disk: pinfold spill.", no_args_is_help=True)
 QUESTION = {"role": "user", "content": "Hello."}
@@ -102,7 +102,22 @@ def _count(tokens: int | None) -> str:
 
 
 def read_prompt(file: str) -> tuple[list[Any], list[Any] | None]:
-    """The messages and tools of a JSON file.
+    """The messages and tools of a JSON file that has nothing else.
+
+    Raises:
+        InvalidRequestError: it cannot be read, or is no such JSON.
+    """
+    request = read_request(file)
+    unknown = sorted(set(request) - {"messages", "tools"})
+    if unknown:
+        raise InvalidRequestError(_no_prompt(file, f"unknown keys {unknown}"))
+    return request["messages"], request.get("tools")
+
+
+def read_request(file: str) -> dict[str, Any]:
+    """The JSON object in a file, "-" for stdin: its messages, its tools if it has any, and what else it has.
+
+    A list alone is taken for the messages.
 
     Raises:
         InvalidRequestError: it cannot be read, or is no such JSON.
@@ -115,13 +130,14 @@ def read_prompt(file: str) -> tuple[list[Any], list[Any] | None]:
         raise InvalidRequestError(msg) from e
     if not isinstance(data, dict):
         data = {"messages": data}
-    unknown = sorted(set(data) - {"messages", "tools"})
-    messages, tools = data.get("messages"), data.get("tools")
-    if not unknown and _is_list_of_objects(messages) and (tools is None or _is_list_of_objects(tools)):
-        return messages, tools
-    found = f"unknown keys {unknown}" if unknown else "'messages' or 'tools' is no list of objects"
-    msg = f'{file}: {found}. Give {{"messages": [...], "tools": [...]}}, in the form that a chat request has them.'
-    raise InvalidRequestError(msg)
+    tools = data.get("tools")
+    if _is_list_of_objects(data.get("messages")) and (tools is None or _is_list_of_objects(tools)):
+        return data
+    raise InvalidRequestError(_no_prompt(file, "'messages' or 'tools' is no list of objects"))
+
+
+def _no_prompt(file: str, found: str) -> str:
+    return f'{file}: {found}. Give {{"messages": [...], "tools": [...]}}, in the form that a chat request has them.'
 
 
 def _is_list_of_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:

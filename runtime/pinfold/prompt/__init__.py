@@ -7,11 +7,13 @@ Not imported here: engines, sessions, decoding, numpy. Only errors, options and 
 The walk: ``messages`` and ``tools`` check and normalise the request, ``adapt`` fits it to what ``traits`` learned of
 the template, ``template`` renders it in the ``sandbox``, ``renderer`` tokenises it, ``continuations`` show how much
 of it stays whatever follows, ``segments`` finds places in it and ``stability`` says where a growing conversation stops
-being a prefix of itself.
+being a prefix of itself. ``lint`` puts together what will end reuse: text that is ``volatile``, ``differences`` from
+another run, and what ``stability`` found, each with its cost by ``measure``.
 """
 
 from __future__ import annotations
 
+from pinfold.prompt.lint import check_prompt
 from pinfold.prompt.messages import Conversation, FunctionCall, Message, normalize
 from pinfold.prompt.renderer import PinnedPrefix, Prompt, PromptRenderer
 from pinfold.prompt.segments import Breakpoint, Place
@@ -35,6 +37,7 @@ __all__ = [
     "Tool",
     "ToolChoice",
     "canonical_tools",
+    "check_prompt",
     "explain_growth",
     "normalize",
     "parse_tool_choice",

@@ -104,9 +104,14 @@ class ChatTemplate:
         return text
 
     @property
+    def dates(self) -> tuple[str, ...]:
+        """The dates and times that the template wrote into the newest rendering on this thread."""
+        return self._environment.run.dates
+
+    @property
     def wrote_date(self) -> bool:
         """Whether the newest rendering on this thread has the date or time in it."""
-        return bool(self._environment.run.dates)
+        return bool(self.dates)
 
     @cached_property
     def traits(self) -> TemplateTraits:

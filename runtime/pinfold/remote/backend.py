@@ -14,6 +14,9 @@ from pinfold.engines.base import Capabilities
 from pinfold.errors import InvalidRequestError, ServerError, SessionNotFoundError, UnsupportedModeError
 from pinfold.keeping import store_root
 from pinfold.options import ChatKeywords, CompleteKeywords, RuntimeOptions
+from pinfold.prompt.lint import check_prompt
+from pinfold.prompt.renderer import PromptRenderer
+from pinfold.prompt_check import PromptCheck
 from pinfold.remote.address import Address, parse_address
 from pinfold.remote.asking import Asked, asked_chat, asked_text
 from pinfold.remote.calls import RemoteCall
@@ -157,11 +160,10 @@ class RemoteBackend:
         return self._tokenizer().decode(tokens)
 
     def count_tokens(self, messages: Messages, tools: Tools) -> int:
-        rendering = self._servers[0].rendering
-        if rendering is None:
-            remedy = "Give the model's template as chat_template."
-            self._servers[0].facts.refuse("count_tokens", "own rendering", remedy)
-        return len(rendering.renderer.render(messages, tools).tokens)
+        return len(self._renderer("count_tokens").render(messages, tools).tokens)
+
+    def check_prompt(self, messages: Messages, tools: Tools, other: tuple[Messages, Tools] | None) -> PromptCheck:
+        return check_prompt(self._renderer("check_prompt"), messages, tools, other)
 
     # --- life
 
@@ -226,6 +228,13 @@ class RemoteBackend:
             msg = f"There is no session {name!r} (sessions: {known})."
             raise SessionNotFoundError(msg)
         return held
+
+    def _renderer(self, method: str) -> PromptRenderer:
+        rendering = self._servers[0].rendering
+        if rendering is None:
+            remedy = "Give the model's template as chat_template."
+            self._servers[0].facts.refuse(method, "own rendering", remedy)
+        return rendering.renderer
 
     def _tokenizer(self) -> ServerTokenizer:
         server = self._servers[0]

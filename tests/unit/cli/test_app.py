@@ -13,7 +13,7 @@ from pinfold.errors import ModelNotFoundError
 def test_help_names_every_command_and_opens_no_runtime(run, runtime) -> None:
     result = run("--help")
     assert result.exit_code == 0
-    commands = {"doctor", "chat", "pins", "models", "ls", "show", "rm", "warm", "spill", "export", "import"}
+    commands = {"doctor", "chat", "pins", "lint", "models", "ls", "show", "rm", "warm", "spill", "export", "import"}
     assert commands <= set(re.findall(r"\w+", result.output))
     assert runtime.opened == []
 
@@ -25,6 +25,7 @@ def test_help_names_every_command_and_opens_no_runtime(run, runtime) -> None:
         ["chat"],
         ["pins"],
         ["pins", "check"],
+        ["lint"],
         ["models"],
         ["ls"],
         ["show"],

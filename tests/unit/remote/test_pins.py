@@ -276,6 +276,12 @@ def test_tokens_are_the_servers(llama: LlamaServer, opened: Open) -> None:
     assert rt.count_tokens([HI]) == len("<user>Hi</><assistant>")
 
 
+def test_a_prompt_is_checked_by_the_servers_template(llama: LlamaServer, opened: Open) -> None:
+    (finding,) = opened().check_prompt([{"role": "system", "content": "Today is 2026-12-01."}, HI]).findings
+    assert (finding.kind, finding.where) == ("volatile", "message 0 (system)")
+    assert finding.token == len("<system>Today is ")
+
+
 def test_a_template_that_was_given_is_used(llama: LlamaServer, opened: Open) -> None:
     rt = opened(chat_template="{% for m in messages %}[{{ m.content }}]{% endfor %}")
     llama.answers(text_answer("x"))

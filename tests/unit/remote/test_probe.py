@@ -317,3 +317,5 @@ def test_what_only_the_engine_here_can_do(server: FakeServer, opened: Open) -> N
         rt.tokenize("x")
     with pytest.raises(UnsupportedModeError, match="chat_template"):
         rt.count_tokens(HI)
+    with pytest.raises(UnsupportedModeError, match="chat_template"):
+        rt.check_prompt(HI)
