@@ -268,6 +268,22 @@ class GenerationOptions(Options):
         return stop
 
 
+class ChatOptions(Options):
+    """What a chat may ask of its answer besides how it is generated.
+
+    Attributes:
+        parallel_tool_calls: False allows one call at most, True several also where a call is required. None is True
+            where the model's template has a place for tools. A tool that is named is called once.
+    """
+
+    parallel_tool_calls: bool | None = None
+
+    @classmethod
+    def take(cls, keywords: dict[str, Any]) -> Self:
+        """As `parse`, of those of `keywords` that are its fields, which are taken out."""
+        return cls.parse({name: keywords.pop(name) for name in cls.model_fields if name in keywords})
+
+
 class CompleteKeywords(TypedDict, total=False):
     """Keyword arguments of `Runtime.complete`: a salt, and the fields of `GenerationOptions`."""
 
@@ -288,9 +304,10 @@ class CompleteKeywords(TypedDict, total=False):
 
 
 class ChatKeywords(CompleteKeywords, total=False):
-    """Keyword arguments of `Runtime.chat`: those of `complete`, and what a chat has besides."""
+    """Keyword arguments of `Runtime.chat`: those of `complete`, and what a chat has besides (see `ChatOptions`)."""
 
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: Any
     response_format: Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
     session: str | None

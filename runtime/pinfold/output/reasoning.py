@@ -1,15 +1,45 @@
-"""Reasoning split from the answer: ``<think>...</think>`` at its beginning."""
+"""Reasoning split from the answer: ``<think>...</think>`` at its beginning; and the marks of those who write others."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pinfold.output.text import open_mark
 
-__all__ = ["ReasoningSplitter"]
+__all__ = ["CHANNELS", "THINK", "LeadingReasoning", "ReasoningMarks", "ReasoningSplitter"]
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """What a block of reasoning stands between.
+
+    Attributes:
+        resume: what stands between the block and the rest of the answer.
+        spaced: line breaks may stand there too.
+        again: further blocks may follow later in the answer.
+    """
+
+    opening: str
+    closing: str
+    resume: str = ""
+    spaced: bool = False
+    again: bool = False
+
+
+THINK = ReasoningMarks("<think>", "</think>", spaced=True)
+CHANNELS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>", resume="<|start|>assistant", again=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingReasoning:
+    """That an answer may begin with reasoning, or must where the prompt ended inside a block of it."""
+
+    marks: ReasoningMarks
+    is_open: bool = False
+
+
+_OPEN, _CLOSE = THINK.opening, THINK.closing
 
 
 class ReasoningSplitter:

@@ -11,7 +11,9 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output import constrain
-from pinfold.output.constrain import Constraint, json_object_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constrain import Constraint, held_text_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.reasoning import THINK, LeadingReasoning
+from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
 
 WORDS = [b'{"name": "', b"arguments", b'"}']
 END, OPEN, CLOSE = 259, 260, 261
@@ -98,7 +100,10 @@ def test_nothing_else_passes(tokenizer: LLTokenizer, output: str) -> None:
 
 def test_tags_are_the_special_tokens_where_the_vocabulary_has_them(tokenizer: LLTokenizer) -> None:
     assert allowed(tool_call_constraint(tokenizer, TOOLS)) == {OPEN}
-    plain = tool_call_constraint(tokenizer, TOOLS, open_text="<call>", close_text="")
+    form = CallForm(
+        "own", mark="<call>", before='<call>{"name": ', between=', "arguments": ', after="}", separator=None
+    )
+    plain = tool_call_constraint(tokenizer, TOOLS, form=form, parallel=True)
     assert allowed(plain) == {ord("<")}
     assert walk(plain, '<call>{"name": "read", "arguments": {"path": "é"}}')
     assert plain.finished
@@ -114,6 +119,96 @@ def test_parallel_allows_more_calls_and_the_end(tokenizer: LLTokenizer) -> None:
     assert walk(constraint, "\n" + one)
     constraint.accept(END)
     assert constraint.finished
+
+
+def deepseek(text: str) -> str:
+    """With the wide bars of its marks."""
+    return text.replace("|", "\uff5c")
+
+
+DOCUMENT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+def test_either_a_call_or_a_document_and_nothing_else(tokenizer: LLTokenizer, thinks: bool) -> None:
+    def grammar() -> Constraint:
+        reasoning = LeadingReasoning(THINK) if thinks else None
+        return tool_call_constraint(tokenizer, TOOLS, document=DOCUMENT, parallel=True, reasoning=reasoning)
+
+    one = call("read", {"path": "a"})
+    for whole in ('{"n": 3}', one, one + "\n" + one):
+        constraint = grammar()
+        assert walk(constraint, whole)
+        assert constraint.allowed_end
+    for other in ("Hello", '{"n": "a"}', '{"n": 3} ', call("rm", {}), '{"n": 3}' + one, one + '\n{"n": 3}'):
+        assert not walk(grammar(), other)
+    assert walk(grammar(), "<think>so {\n</think>\n\n" + one) is thinks
+
+
+def test_reasoning_may_come_before_and_must_end_where_the_prompt_opened_it(tokenizer: LLTokenizer) -> None:
+    schema = {"enum": [1]}
+    for output, begun, opened in [
+        ("1", True, False),
+        ("<think>\nhm </thin</think>\n\n1", True, True),
+        ("hm </think>1", False, True),
+        ("<think>hm</think>hm", False, False),
+        ("hm</think>\n\n\n1", False, False),
+    ]:
+        for is_open, passes in ((False, begun), (True, opened)):
+            constraint = schema_constraint(tokenizer, schema, reasoning=LeadingReasoning(THINK, is_open=is_open))
+            assert (walk(constraint, output) and constraint.finished) is passes
+
+
+MARKED = CallForm("own", mark="<call>", before='<call>\n{"name": ', between=', "arguments": ', after="}\n</call>")
+
+
+@pytest.mark.parametrize("form", [HERMES, MARKED], ids=["a special token", "text"])
+def test_text_in_which_calls_are_held(tokenizer: LLTokenizer, form: CallForm) -> None:
+    def held(parallel: bool = True, strict: tuple[str, ...] = ("read",)) -> Constraint:
+        return held_text_constraint(tokenizer, TOOLS, strict, form=form, parallel=parallel)
+
+    def text(call: str) -> str:
+        return call if form is HERMES else call.replace("tool_call>", "call>")
+
+    good, loose, bad = (text(call(*c)) for c in [("read", {"path": "a"}), ("add", {"x": []}), ("read", {"x": 1})])
+    for output in ("Hello.", "", "a < b\n" + good, good + "\n" + good, f"One {loose} two {good} three.", "<tool_"):
+        constraint = held()
+        assert walk(constraint, output)
+        assert constraint.allowed_end
+    for output in (bad, good + "\n" + bad, text(call("rm", {})), "so " + form.mark + "x"):
+        assert not walk(held(), output)
+    assert not walk(held(strict=("add",)), loose)
+    once = held(parallel=False)
+    assert walk(once, "Well. " + good)
+    assert once.finished
+
+
+def test_a_mark_that_is_a_token_cannot_be_spelt_out(tokenizer: LLTokenizer) -> None:
+    constraint = held_text_constraint(tokenizer, TOOLS, ("read",), form=HERMES)
+    assert walk(constraint, "so <tool_call"[:-1])
+    for char in b"l":
+        constraint.accept(char)
+    assert ord(">") not in allowed(constraint)
+
+
+@pytest.mark.parametrize(
+    ("family", "template", "output"),
+    [
+        ("mistral", "[TOOL_CALLS]", '[TOOL_CALLS][{"name": "read", "arguments": {"path": "a"}}, '),
+        ("mistral", "[ARGS]", '[TOOL_CALLS]read[ARGS]{"path": "a"}[TOOL_CALLS]add'),
+        ("llama3", "", '{"name": "read", "parameters": {"path": "a"}}'),
+        ("harmony", "", '<|channel|>commentary to=functions.read <|constrain|>json<|message|>{"path": "a"}'),
+        ("deepseek", "", deepseek("<|tool▁calls▁begin|><|tool▁call▁begin|>read<|tool▁sep|>{")),
+        (
+            "deepseek",
+            "```json",
+            deepseek("<|tool▁calls▁begin|><|tool▁call▁begin|>function<|tool▁sep|>read\n```json\n{"),
+        ),
+        ("pythonic", "", '<tool_call>\n{"name": "read"'),
+    ],
+)
+def test_each_family_in_its_own_form(tokenizer: LLTokenizer, family: str, template: str, output: str) -> None:
+    assert walk(tool_call_constraint(tokenizer, TOOLS, form=call_form(family, template), parallel=True), output)
 
 
 @pytest.mark.parametrize("choice", ["read", {"type": "function", "function": {"name": "read"}}])
@@ -205,10 +300,10 @@ def test_an_answer_held_to_a_schema(tokenizer: LLTokenizer) -> None:
 
 
 def test_an_answer_that_is_any_object(tokenizer: LLTokenizer) -> None:
-    constraint = json_object_constraint(tokenizer)
+    constraint = schema_constraint(tokenizer, {"type": "object"})
     assert walk(constraint, '{"x": {"y": [null, 1.5, "é"]}}')
     assert constraint.finished
-    assert not walk(json_object_constraint(tokenizer), "[")
+    assert not walk(schema_constraint(tokenizer, {"type": "object"}), "[")
 
 
 def test_a_row_longer_than_the_vocabulary_and_its_values(tokenizer: LLTokenizer) -> None:

@@ -1,0 +1,188 @@
+"""What a chat demands of its answer: calls, a document, either, or just text; how that is held and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pinfold.engines.base import Tokenizer
+from pinfold.errors import InvalidRequestError, UnsupportedModeError
+from pinfold.options import ChatOptions
+from pinfold.output.parser import Expect, OutputParser
+from pinfold.output.reasoning import CHANNELS, THINK, LeadingReasoning
+from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
+from pinfold.prompt.renderer import Prompt, PromptRenderer
+
+if TYPE_CHECKING:
+    from pinfold.output.constrain import Constraint
+
+__all__ = ["Demands", "leading_reasoning", "response_schema"]
+
+
+@dataclass(frozen=True)
+class Demands:
+    """One chat's demands.
+
+    Attributes:
+        prompt: has the tools and the choice among them.
+        document: the JSON schema of its response_format.
+        options: what else was asked for.
+        family: the model's tool-call format, a key of `tool_calls.FORMATS`.
+        form: how calls are written where a grammar holds them.
+        reasoning: what the model may write before its answer.
+        knows_calls: the model's own template has a place for tools.
+    """
+
+    prompt: Prompt
+    document: Mapping[str, Any] | None
+    options: ChatOptions
+    family: str
+    form: CallForm
+    reasoning: LeadingReasoning | None
+    knows_calls: bool
+
+    @classmethod
+    def of(
+        cls, prompt: Prompt, renderer: PromptRenderer, family: str, response_format: Any, options: ChatOptions
+    ) -> Demands:
+        """The demands of a chat whose prompt `renderer` made.
+
+        Raises:
+            InvalidRequestError: `response_format` is none.
+            UnsupportedModeError: something cannot be held on this model.
+        """
+        form, document = call_form(family, renderer.template.source), response_schema(response_format)
+        if document is not None and not form.mark:
+            form = HERMES  # a call in the family's form may begin as a document does
+        reasoning, traits = leading_reasoning(renderer, family), renderer.template.traits
+        demands = cls(prompt, document, options, family, form, reasoning, traits.tools)
+        if demands._holds_text and (form.family != family or not form.mark):
+            asked = "strict" if demands._strict else "parallel_tool_calls=False"
+            msg = (
+                f"{asked} cannot be held where a model of the family {family!r} decides by itself whether to call a "
+                f"tool. Use tool_choice='required' or a tool's name, or leave it out."
+            )
+            raise UnsupportedModeError(msg)
+        return demands
+
+    @property
+    def expect(self) -> Expect:
+        """What the parser is to look for."""
+        if self._forced:
+            return "required"
+        if not self._may_call:
+            return "none"
+        return "auto" if self.document is None else "either"
+
+    @property
+    def parser(self) -> OutputParser:
+        """A fresh parser of the answer."""
+        held = self.document is not None or self._forced or self._holds_text
+        return OutputParser(
+            tools=[tool.spec for tool in self.prompt.tools],
+            family=self.family,
+            expect=self.expect,
+            reasoning_open=self.reasoning is not None and self.reasoning.is_open,
+            form=self.form if held else None,
+        )
+
+    def constraint(self, tokenizer: Tokenizer) -> Constraint | None:
+        """The grammar that holds the answer to it, None where anything is allowed.
+
+        Raises:
+            ToolSchemaError: a schema that no grammar can hold to.
+            UnsupportedModeError: grammars are not installed.
+        """
+        if self.document is None and not self._forced and not self._holds_text:
+            return None
+        grammar_tokenizer = tokenizer.grammar_tokenizer()
+        from pinfold.output import constrain
+
+        tools = [tool.spec for tool in self.prompt.tools]
+        if self.document is not None and self.expect == "none":
+            return constrain.schema_constraint(
+                grammar_tokenizer, self.document, form=self.form, reasoning=self.reasoning
+            )
+        if self._holds_text:
+            return constrain.held_text_constraint(
+                grammar_tokenizer,
+                tools,
+                self._strict,
+                form=self.form,
+                parallel=self._parallel,
+                reasoning=self.reasoning,
+            )
+        return constrain.tool_call_constraint(
+            grammar_tokenizer,
+            tools,
+            self._choice,
+            form=self.form,
+            parallel=self._parallel,
+            document=None if self._forced else self.document,
+            reasoning=self.reasoning,
+        )
+
+    @property
+    def _forced(self) -> bool:
+        return self.prompt.tool_choice.mode in ("required", "named")
+
+    @property
+    def _may_call(self) -> bool:
+        return bool(self.prompt.tools) and self.prompt.tool_choice.mode != "none"
+
+    @property
+    def _parallel(self) -> bool:
+        """Whether there may be several calls. A model that was not trained to call does not know where to end them."""
+        asked = self.options.parallel_tool_calls
+        if self.prompt.tool_choice.mode == "named":
+            return False
+        return self.knows_calls or self.expect == "auto" if asked is None else asked
+
+    @property
+    def _strict(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.prompt.tools if tool.strict)
+
+    @property
+    def _holds_text(self) -> bool:
+        """Whether the calls of an answer that is free otherwise are held."""
+        return self.expect == "auto" and bool(self._strict or self.options.parallel_tool_calls is False)
+
+    @property
+    def _choice(self) -> str | Mapping[str, Any]:
+        name = self.prompt.tool_choice.name
+        return "required" if name is None else {"type": "function", "function": {"name": name}}
+
+
+def leading_reasoning(renderer: PromptRenderer, family: str) -> LeadingReasoning | None:
+    """What a model with this template may write before its answer, as far as the template shows."""
+    if family == "harmony":
+        return LeadingReasoning(CHANNELS)
+    prefix = renderer.generation_prefix
+    if prefix.rstrip().endswith(THINK.opening):
+        return LeadingReasoning(THINK, is_open=True)
+    if THINK.closing in prefix or THINK.closing not in renderer.template.source:
+        return None
+    return LeadingReasoning(THINK)
+
+
+def response_schema(response_format: Any) -> Mapping[str, Any] | None:
+    """The JSON schema of a response_format, None where there is none.
+
+    Raises:
+        InvalidRequestError: its type is neither ``json_object`` nor ``json_schema``, or it lacks its schema.
+    """
+    if response_format is None:
+        return None
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+    if kind == "json_object":
+        return {"type": "object"}
+    inner = response_format.get("json_schema") if kind == "json_schema" else None
+    if kind != "json_schema":
+        msg = f"response_format={response_format!r}: its type is one of 'json_object', 'json_schema'."
+        raise InvalidRequestError(msg)
+    schema = inner.get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping):
+        msg = "response_format of type 'json_schema' needs {'json_schema': {'schema': {...}}}."
+        raise InvalidRequestError(msg)
+    return schema
