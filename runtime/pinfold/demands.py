@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pinfold.chat_options import ChatOptions
+from pinfold.decoding.job import ReasoningLimit
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import InvalidRequestError, UnsupportedModeError
-from pinfold.options import ChatOptions
 from pinfold.output.parser import Expect, OutputParser
 from pinfold.output.reasoning import CHANNELS, THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
@@ -122,6 +123,15 @@ class Demands:
             document=None if self._forced else self.document,
             reasoning=self.reasoning,
         )
+
+    def reasoning_limit(self, tokenizer: Tokenizer) -> ReasoningLimit:
+        """How the answer's reasoning is counted, and what ends it once its budget is used up."""
+        reasoning = self.reasoning or LeadingReasoning(
+            THINK
+        )  # a model may reason though its template knows nothing of it
+        marks, budget = reasoning.marks, self.options.reasoning_budget
+        ending = f"\n{marks.closing}\n\n" if marks.spaced else marks.closing + marks.resume
+        return ReasoningLimit(reasoning, budget, tuple(tokenizer.encode(ending)) if budget is not None else ())
 
     @property
     def _forced(self) -> bool:

@@ -174,6 +174,7 @@ class RuntimeOptions(ServerOptions):
         draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
         tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.
+        reasoning: ``auto``, or where the template has such a switch ``on``, ``off``, ``low``, ``medium`` or ``high``.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
         progress: called as ``progress(done, total)`` during a prefill longer than a second.
     """
@@ -197,6 +198,7 @@ class RuntimeOptions(ServerOptions):
     draft_history: bool = False
     chat_template: str | None = None
     tool_format: str = "auto"
+    reasoning: Literal["auto", "on", "off", "low", "medium", "high"] = "auto"
     timeout: float | None = Field(default=None, gt=0)
 
     @property
@@ -268,22 +270,6 @@ class GenerationOptions(Options):
         return stop
 
 
-class ChatOptions(Options):
-    """What a chat may ask of its answer besides how it is generated.
-
-    Attributes:
-        parallel_tool_calls: False allows one call at most, True several also where a call is required. None is True
-            where the model's template has a place for tools. A tool that is named is called once.
-    """
-
-    parallel_tool_calls: bool | None = None
-
-    @classmethod
-    def take(cls, keywords: dict[str, Any]) -> Self:
-        """As `parse`, of those of `keywords` that are its fields, which are taken out."""
-        return cls.parse({name: keywords.pop(name) for name in cls.model_fields if name in keywords})
-
-
 class CompleteKeywords(TypedDict, total=False):
     """Keyword arguments of `Runtime.complete`: a salt, and the fields of `GenerationOptions`."""
 
@@ -304,10 +290,12 @@ class CompleteKeywords(TypedDict, total=False):
 
 
 class ChatKeywords(CompleteKeywords, total=False):
-    """Keyword arguments of `Runtime.chat`: those of `complete`, and what a chat has besides (see `ChatOptions`)."""
+    """Keyword arguments of `Runtime.chat`: those of `complete`, what a chat has besides, and `ChatOptions`."""
 
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: Any
     response_format: Mapping[str, Any] | None
     parallel_tool_calls: bool | None
+    reasoning: str | None
+    reasoning_budget: int | None
     session: str | None

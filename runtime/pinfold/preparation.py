@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinfold.answer import Answer, PlainText
+from pinfold.chat_options import ChatOptions
 from pinfold.decoding.job import Job, Mark, Sink
 from pinfold.demands import Demands
 from pinfold.draft_modes import parse_draft
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
-from pinfold.options import ChatKeywords, ChatOptions, CompleteKeywords, GenerationOptions, RuntimeOptions
+from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions
 from pinfold.output.parser import OutputParser
 from pinfold.output.tool_calls import FORMATS, detect_format
 from pinfold.prompt.renderer import Prompt, PromptRenderer
@@ -71,20 +72,22 @@ class Preparation:
         salt, session = generation.pop("salt", None), generation.pop("session", None)
         tool_choice, asked = generation.pop("tool_choice", "auto"), ChatOptions.take(generation)
         options = self._options(generation)
-        prompt = self._renderer.render(messages, tools, tool_choice=tool_choice)
+        renderer = self._renderer if asked.reasoning is None else self._renderer.with_reasoning(asked.reasoning)
+        prompt = renderer.render(messages, tools, tool_choice=tool_choice)
         self._check_length(prompt)
-        demands = Demands.of(prompt, self._renderer, self._tool_format, response_format, asked)
+        demands = Demands.of(prompt, renderer, self._tool_format, response_format, asked)
         constraint = demands.constraint(self._tokenizer)
         self._made_grammars = self._made_grammars or constraint is not None
         marks = tuple(Mark(b.tokens, b.ttl if b.ttl is not None else _MARK_TTL) for b in prompt.breakpoints)
         return Request(
             prompt,
-            options.model_copy(update={"stop": (*options.stop, *self._renderer.stop)}),
+            options.model_copy(update={"stop": (*options.stop, *renderer.stop)}),
             self._answer(prompt, demands.parser, options.draft or self._draft),
             draft=self._drafters(options),
             salt=salt,
             session=session,
             constraint=constraint,
+            reasoning=demands.reasoning_limit(self._tokenizer),
             marks=marks,
             reports_progress=self._progress is not None,
             began=began,
@@ -162,7 +165,6 @@ class Preparation:
         return Answer(
             prompt,
             parser,
-            lambda text: len(self._tokenizer.encode(text)) if text else 0,
             model=self._model,
             draft=draft,
             progress=self._progress,

@@ -8,8 +8,9 @@ import pickle
 import pytest
 
 from pinfold import errors
+from pinfold.chat_options import ChatOptions
 from pinfold.errors import ContextOverflowError, InvalidRequestError, PinfoldError, UnknownOptionError
-from pinfold.options import ChatKeywords, ChatOptions, CompleteKeywords, GenerationOptions, RuntimeOptions, parse_ttl
+from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions, parse_ttl
 
 
 @pytest.mark.parametrize(

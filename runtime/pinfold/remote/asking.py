@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinfold.answer import PlainText
+from pinfold.chat_options import ChatOptions
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
-from pinfold.options import ChatOptions, GenerationOptions, RuntimeOptions
+from pinfold.options import GenerationOptions, RuntimeOptions
 from pinfold.output.parser import OutputParser
 from pinfold.output.tool_calls import FORMATS, MARKUP, detect_format
 from pinfold.prompt.messages import normalize
