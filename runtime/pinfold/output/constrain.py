@@ -21,7 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output.grammar import Offered, calls_rules, document_rules, grammar_of, text_rules
 from pinfold.output.reasoning import LeadingReasoning
-from pinfold.output.schema import narrowed
+from pinfold.output.schema import narrowed, unheld
 from pinfold.output.tool_calls.forms import HERMES, CallForm
 
 if TYPE_CHECKING:
@@ -239,10 +239,15 @@ def _parameters(tool: Mapping[str, Any]) -> str:
 
 def _schema_text(where: str, schema: Mapping[str, Any]) -> str:
     try:
-        return json.dumps({**narrowed(schema), "x-guidance": _JSON_FORM}, allow_nan=False)
+        text = json.dumps({**narrowed(schema), "x-guidance": _JSON_FORM}, allow_nan=False)
+        keyword = unheld(schema)
     except (TypeError, ValueError, RecursionError) as e:
         msg = f"{where} is no JSON schema: {e}. Give plain JSON values."
         raise ToolSchemaError(msg) from e
+    if keyword:
+        msg = f"{where}: no grammar can hold an answer to {keyword}. Take it out, and check it in the answer."
+        raise ToolSchemaError(msg)
+    return text
 
 
 def _document_text(grammar_tokenizer: LLTokenizer, schema: Any) -> str:
@@ -290,4 +295,5 @@ def _compiled(grammar_tokenizer: LLTokenizer, grammar: str) -> tuple[LLMatcher, 
 
 
 def _first_line(error: str) -> str:
-    return error.partition("\n")[0].rstrip(".")
+    """What is wrong, without where in our rules it was noticed."""
+    return error.partition("\n")[0].rpartition("failed to compile JSON schema: ")[2].rstrip(".")

@@ -14,32 +14,12 @@ from pinfold.output import constrain
 from pinfold.output.constrain import Constraint, held_text_constraint, schema_constraint, tool_call_constraint
 from pinfold.output.reasoning import THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
-
-WORDS = [b'{"name": "', b"arguments", b'"}']
-END, OPEN, CLOSE = 259, 260, 261
-N_VOCAB = 262
-
-
-class Vocabulary:
-    """256 bytes, some words, the end, and Qwen's call tags as special tokens."""
-
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([i]) for i in range(256)), *WORDS, b"<|end|>", b"<tool_call>", b"</tool_call>")
-    special_token_ids = (END, OPEN, CLOSE)
-
-    def __call__(self, text: bytes) -> list[int]:
-        tokens: list[int] = []
-        while text:
-            special = next((t for t in self.special_token_ids if text.startswith(self.tokens[t])), text[0])
-            tokens.append(special)
-            text = text[len(self.tokens[special]) :]
-        return tokens
+from tests.support.byte_vocabulary import END, N_VOCAB, OPEN, ByteVocabulary
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(Vocabulary()))
+    return LLTokenizer(TokenizerWrapper(ByteVocabulary()))
 
 
 def tool(name: str, properties: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -59,7 +39,7 @@ def allowed(constraint: Constraint, size: int = N_VOCAB) -> set[int]:
 
 def walk(constraint: Constraint, text: str) -> bool:
     """Whether the grammar takes `text`, byte by byte, tags as their tokens."""
-    for token in Vocabulary()(text.encode()):
+    for token in ByteVocabulary()(text.encode()):
         if token not in allowed(constraint):
             return False
         constraint.accept(token)
