@@ -10,6 +10,7 @@ from pinfold.chat_options import ChatOptions
 from pinfold.decoding.job import ReasoningLimit
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import InvalidRequestError, UnsupportedModeError
+from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.parser import Expect, OutputParser
 from pinfold.output.reasoning import CHANNELS, THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
@@ -53,16 +54,16 @@ class Demands:
             InvalidRequestError: `response_format` is none.
             UnsupportedModeError: something cannot be held on this model.
         """
-        form, document = call_form(family, renderer.template.source), response_schema(response_format)
-        if document is not None and not form.mark:
-            form = HERMES  # a call in the family's form may begin as a document does
+        document = response_schema(response_format)
+        form = _form(prompt, call_form(family, renderer.template.source), document)
         reasoning, traits = leading_reasoning(renderer, family), renderer.template.traits
         demands = cls(prompt, document, options, family, form, reasoning, traits.tools)
         if demands._holds_text and (form.family != family or not form.mark):
             asked = "strict" if demands._strict else "parallel_tool_calls=False"
             msg = (
-                f"{asked} cannot be held where a model of the family {family!r} decides by itself whether to call a "
-                f"tool. Use tool_choice='required' or a tool's name, or leave it out."
+                f"{asked} cannot be held where a model of the family {family!r} decides by itself whether to call "
+                f"{', '.join(sorted(demands._strict)) or 'a tool'}. Use tool_choice='required' or a tool's name, or "
+                f"leave it out."
             )
             raise UnsupportedModeError(msg)
         return demands
@@ -162,6 +163,19 @@ class Demands:
     def _choice(self) -> str | Mapping[str, Any]:
         name = self.prompt.tool_choice.name
         return "required" if name is None else {"type": "function", "function": {"name": name}}
+
+
+def _form(prompt: Prompt, own: CallForm, document: Any) -> CallForm:
+    """The family's own form, or Hermes where that would not hold the calls of this prompt."""
+    if document is not None and not own.mark:
+        return HERMES  # a call may begin as a document does
+    marks, choice = own.arguments, prompt.tool_choice
+    if marks is None:
+        return own
+    held = [tool for tool in prompt.tools if tool.name == choice.name or choice.mode == "required" or tool.strict]
+    if document is not None and choice.mode == "auto":
+        held = list(prompt.tools)
+    return own if all(arguments_of(tool.parameters, marks) is not None for tool in held) else HERMES
 
 
 def leading_reasoning(renderer: PromptRenderer, family: str) -> LeadingReasoning | None:

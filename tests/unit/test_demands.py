@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
@@ -105,6 +106,21 @@ def test_strict_holds_the_arguments_where_the_model_decides() -> None:
     assert done.text.startswith("So.")
     assert calls_of(answer(call("drop", {"m": "x"}), tools=tools)) == [("drop", {"m": "x"})]
     assert answer("Just text.", tools=tools).text == "Just text."
+
+
+@pytest.mark.parametrize("options", [{"tool_choice": "required"}, {}])
+def test_a_family_writes_its_own_form_where_that_can_be_held(options: Any) -> None:
+    own = "<tool_call>\n<function=add>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>"
+    day = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}, "required": ["day"]}
+    dated = [{"name": "log", "parameters": day, "strict": True}]
+    with Runtime(Script([own, own]), chat_template=chat_templates.TOOLS, tool_format="qwen3-coder") as rt:
+        assert calls_of(rt.chat(HELLO, tools=[tool("add", strict=True)], **options)) == BOTH[:1]
+        if options:
+            (call,) = rt.chat(HELLO, tools=dated, tool_choice="log").tool_calls
+            assert dt.date.fromisoformat(call.arguments["day"])
+        else:
+            with pytest.raises(UnsupportedModeError, match=r"strict.*qwen3-coder.*log"):
+                rt.chat(HELLO, tools=dated)
 
 
 def test_strict_is_refused_where_it_cannot_be_held() -> None:

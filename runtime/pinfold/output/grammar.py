@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.reasoning import LeadingReasoning
-from pinfold.output.tool_calls.forms import CallForm
+from pinfold.output.tool_calls.forms import ArgumentMarks, CallForm
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -54,12 +55,12 @@ def text_rules(tokenizer: LLTokenizer, form: CallForm, tools: Offered, *, parall
     if parallel and form.opening:
         more = f"({literal(tokenizer, (form.separator or '') + form.before)} called)*"
     rest = literal(tokenizer, (form.opening + form.before)[len(form.mark) :])
-    special = _one_special(tokenizer, form.mark)
+    # A mark that is a token of its own can be spelt out too, and would be read the same.
+    plain = f"ANY & ~(ANY {_quoted(form.mark)} ANY)"
     return [
         "text: (lead marked)* PLAIN" if parallel else "text: PLAIN | lead marked",
-        f"lead: PLAIN {special}" if special else f"lead[suffix={_quoted(form.mark)}]: ANY",
-        # A mark that is a token of its own can be spelt out too, and would be read the same.
-        f"PLAIN: ANY & ~(ANY {_quoted(form.mark)} ANY)",
+        *_until(tokenizer, "lead", form.mark, plain),
+        f"PLAIN: {plain}",
         f"marked: {rest} called {more} {literal(tokenizer, form.closing)}",
         *_called_rules(tokenizer, form, tools),
     ]
@@ -86,20 +87,58 @@ def _called_rules(tokenizer: LLTokenizer, form: CallForm, tools: Offered) -> lis
     after = literal(tokenizer, form.after)
     for i, (name, schema) in enumerate(tools):
         head = literal(tokenizer, form.name(name) + form.between)
-        rules += [f"called_{i}: {head} arguments_{i} {after}", f"arguments_{i}: %json {schema}"]
+        rules.append(f"called_{i}: {head} arguments_{i} {after}")
+        if form.arguments is None:
+            rules.append(f"arguments_{i}: %json {schema}")
+        else:
+            rules += _marked_rules(tokenizer, form.arguments, f"arguments_{i}", json.loads(schema))
     return rules
+
+
+def _marked_rules(tokenizer: LLTokenizer, marks: ArgumentMarks, rule: str, parameters: Mapping[str, Any]) -> list[str]:
+    """`rule`: arguments one by one. Where `parameters` asks for nothing that can be held, any names and texts."""
+    arguments = arguments_of(parameters, marks)
+    closing = literal(tokenizer, marks.after)
+    text = " & ".join(["ANY", *(f"~(ANY {_quoted(mark)} ANY)" for mark in marks.marks)])
+    if arguments is None:
+        start, middle = literal(tokenizer, marks.before_name), literal(tokenizer, marks.before_value)
+        return [
+            f"{rule}: ({start} /[^<>\\s]+/ {middle} {rule}_text {closing})*",
+            *_until(tokenizer, f"{rule}_text", marks.closing, text),
+        ]
+    rules, sequence = [], []
+    for j, argument in enumerate(arguments):
+        part = f"{rule}_{j}"
+        head = literal(tokenizer, marks.before_name + argument.name + marks.before_value)
+        sequence.append(part if argument.required else f"{part}?")
+        if argument.lengths is not None:
+            least, most = argument.lengths
+            sized = f"{text} & /(?s:.{{{least},{'' if most is None else most}}})/"
+            rules += [f"{part}: {head} {part}_text {closing}", *_until(tokenizer, f"{part}_text", marks.closing, sized)]
+            continue
+        value = f"%json {argument.schema}" if argument.schema else f"({' | '.join(map(_quoted, argument.words))})"
+        rules += [
+            f"{part}: {head} {part}_value {closing}",
+            f"{part}_value: {part}_bare {literal(tokenizer, marks.closing)}",
+        ]
+        rules.append(f"{part}_bare: {value}")
+    return [f"{rule}: {' '.join(sequence)}", *rules]
+
+
+def _until(tokenizer: LLTokenizer, rule: str, mark: str, text: str = "ANY") -> list[str]:
+    """`rule`: `text`, a terminal or several as Lark combines them, up to the first `mark` and with it."""
+    terminal = rule.upper()
+    special = _one_special(tokenizer, mark)
+    end = f"{rule}: {terminal} {special}" if special else f"{rule}[suffix={_quoted(mark)}]: {terminal}"
+    return [end, f"{terminal}: {text}"]
 
 
 def _reasoning_rules(tokenizer: LLTokenizer, reasoning: LeadingReasoning) -> list[str]:
     """``reasoning``: a block, or the rest of one that is open; more blocks where the family has several."""
     marks = reasoning.marks
-    special = _one_special(tokenizer, marks.closing)
     end = f"{literal(tokenizer, marks.resume)} {'BREAKS?' if marks.spaced else ''}"
     first, more = "" if reasoning.is_open else literal(tokenizer, marks.opening), "block*" if marks.again else ""
-    rules = [
-        f"reasoning: {first} thoughts {end} {more}",
-        f"thoughts: ANY {special}" if special else f"thoughts[suffix={_quoted(marks.closing)}]: ANY",
-    ]
+    rules = [f"reasoning: {first} thoughts {end} {more}", *_until(tokenizer, "thoughts", marks.closing)]
     return [*rules, f"block: {literal(tokenizer, marks.opening)} thoughts {end}"] if marks.again else rules
 
 

@@ -12,6 +12,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output import constrain
 from pinfold.output.constrain import Constraint, held_text_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.reasoning import THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
 from tests.support.byte_vocabulary import END, N_VOCAB, OPEN, ByteVocabulary
@@ -220,6 +221,72 @@ def test_names_that_begin_alike_and_odd_names(tokenizer: LLTokenizer) -> None:
         assert walk(tool_call_constraint(tokenizer, tools), call(name, {}))
     odd = '<tool_call>\n{"name": "say \\"é\\"", "arguments": {}}\n</tool_call>'
     assert walk(tool_call_constraint(tokenizer, tools), odd)
+
+
+QWEN = "<tool_call>\n<function={}>\n{}</function>\n</tool_call>"
+GLM = "<tool_call>{}\n{}</tool_call>"
+
+
+def marked(family: str, name: str, **values: str) -> str:
+    if family == "glm":
+        return GLM.format(
+            name, "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in values.items())
+        )
+    return QWEN.format(name, "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items()))
+
+
+@pytest.mark.parametrize("family", ["qwen3-coder", "glm"])
+def test_arguments_one_by_one(tokenizer: LLTokenizer, family: str) -> None:
+    properties = {
+        "path": {"type": "string"},
+        "mode": {"enum": ["all", "any", 3]},
+        "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "note": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        "deep": {"$ref": "#/$defs/d"},
+    }
+    tools = [tool("look", properties, required=["path", "lines"], **{"$defs": {"d": {"type": "array"}}}), tool("now")]
+
+    def passes(*calls: str) -> bool:
+        constraint = tool_call_constraint(tokenizer, tools, form=call_form(family, ""), parallel=True)
+        return walk(constraint, "\n".join(calls)) and constraint.allowed_end
+
+    assert passes(marked(family, "look", path='a "b"\n<x> é', mode="any", lines="17", note="abc", deep='[1, "x"]'))
+    assert passes(marked(family, "look", path="", lines="null"), marked(family, "now"))
+    for values in (
+        {"path": "a"},
+        {"lines": "1", "path": "a"},
+        {"path": "a", "lines": "1.5"},
+        {"path": "a", "mode": "some", "lines": "1"},
+        {"path": "a", "mode": "3", "lines": "1"},
+        {"path": "a", "lines": "1", "note": "abcd"},
+        {"path": "a", "lines": "1", "more": "1"},
+        {"path": "a<tool_call>", "lines": "1"},
+    ):
+        assert not passes(marked(family, "look", **values)), values
+    loose = held_text_constraint(tokenizer, tools, (), form=call_form(family, ""))
+    assert walk(loose, "Well. " + marked(family, "look", more="x y", path="1"))
+    assert loose.allowed_end
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a b": {"type": "string"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "format": "date"}}},
+        {"type": "object", "properties": {"a": {"enum": ["</parameter>"]}}},
+        {"type": "object", "properties": {"a": {"enum": ["x\n"]}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"type": "object", "properties": {"a": True}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["a"]}]},
+    ],
+)
+def test_parameters_that_cannot_be_held_one_by_one(parameters: dict[str, Any]) -> None:
+    marks = call_form("qwen3-coder", "").arguments
+    assert marks is not None
+    assert arguments_of(parameters, marks) is None
 
 
 def test_no_tool_or_an_unknown_one(tokenizer: LLTokenizer) -> None:

@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from pinfold.errors import ToolSchemaError
 from pinfold.output.constrain import Constraint, schema_constraint, tool_call_constraint
+from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.parser import OutputParser
+from pinfold.output.tool_calls.forms import CallForm, call_form
 from tests.support.byte_vocabulary import END, N_VOCAB, ByteVocabulary
 
 _MOST = 4000
-NAMES = st.sampled_from(["a", "b", "next", "é", "with space", 'q"uote'])
+NAMES = st.sampled_from(["a", "b", "next", "é", "with space", 'q"uote', "snake_case"])
 
 small = st.integers(0, 3)
 strings = st.one_of(
@@ -121,7 +123,9 @@ def walked(constraint: Constraint, seed: int) -> str:
     return data.decode()
 
 
-EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 @EXAMPLES
@@ -138,6 +142,21 @@ def test_a_forced_call_satisfies_its_tool(tokenizer: LLTokenizer, parameters: di
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     parser = OutputParser(tools=[tool], expect="required")
     parsed = parser.feed(walked(tool_call_constraint(tokenizer, [tool]), seed)) + parser.finish()
+    (call,) = parsed.tool_calls
+    Draft202012Validator(parameters).validate(call.arguments)
+
+
+@pytest.mark.parametrize("form", [call_form("qwen3-coder", ""), call_form("glm", "")], ids=lambda form: form.family)
+@EXAMPLES
+@given(parameters=objects(st.recursive(leaves, nested, max_leaves=4)), seed=st.integers(0, 2**32))
+def test_arguments_one_by_one_satisfy_it_too(
+    tokenizer: LLTokenizer, form: CallForm, parameters: dict[str, Any], seed: int
+) -> None:
+    assume(arguments_of(parameters, form.arguments) is not None)
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    parser = OutputParser(tools=[tool], expect="required", form=form)
+    output = walked(tool_call_constraint(tokenizer, [tool], form=form), seed)
+    parsed = parser.feed(output) + parser.finish()
     (call,) = parsed.tool_calls
     Draft202012Validator(parameters).validate(call.arguments)
 
