@@ -15,8 +15,8 @@ class ChatOptions(Options):
     """Keyword arguments of a chat that shape what its answer may be.
 
     Attributes:
-        parallel_tool_calls: False allows one call at most, True several also where a call is required. None is True
-            where the model's template has a place for tools. A tool that is named is called once.
+        parallel_tool_calls: False allows one call at most, True several. None is several where the model decides
+            whether to call, and one where it must. A tool that is named is called once.
         reasoning: as the Runtime's, for this chat alone; None uses the Runtime's.
         reasoning_budget: most tokens of a block of reasoning, after which it is ended; None lets the model end it.
     """

@@ -33,7 +33,6 @@ class Demands:
         family: the model's tool-call format, a key of `tool_calls.FORMATS`.
         form: how calls are written where a grammar holds them.
         reasoning: what the model may write before its answer.
-        knows_calls: the model's own template has a place for tools.
     """
 
     prompt: Prompt
@@ -42,7 +41,6 @@ class Demands:
     family: str
     form: CallForm
     reasoning: LeadingReasoning | None
-    knows_calls: bool
 
     @classmethod
     def of(
@@ -56,8 +54,7 @@ class Demands:
         """
         document = response_schema(response_format)
         form = _form(prompt, call_form(family, renderer.template.source), document)
-        reasoning, traits = leading_reasoning(renderer, family), renderer.template.traits
-        demands = cls(prompt, document, options, family, form, reasoning, traits.tools)
+        demands = cls(prompt, document, options, family, form, leading_reasoning(renderer, family))
         if demands._holds_text and (form.family != family or not form.mark):
             asked = "strict" if demands._strict else "parallel_tool_calls=False"
             msg = (
@@ -144,11 +141,11 @@ class Demands:
 
     @property
     def _parallel(self) -> bool:
-        """Whether there may be several calls. A model that was not trained to call does not know where to end them."""
+        """Whether there may be several calls. Of its own accord a small model made to call does not find an end."""
         asked = self.options.parallel_tool_calls
         if self.prompt.tool_choice.mode == "named":
             return False
-        return self.knows_calls or self.expect == "auto" if asked is None else asked
+        return self.expect == "auto" if asked is None else asked
 
     @property
     def _strict(self) -> frozenset[str]:

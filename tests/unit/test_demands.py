@@ -87,11 +87,6 @@ def test_calls_are_several_unless_that_is_ruled_out(choice: str, parallel: bool 
     assert calls_of(done) == (BOTH if several else BOTH[:1])
 
 
-def test_a_template_with_tools_may_give_several_calls_without_asking() -> None:
-    with Runtime(Script([TWO]), chat_template=chat_templates.TOOLS) as rt:
-        assert calls_of(rt.chat(HELLO, tools=TOOLS, tool_choice="required")) == BOTH
-
-
 def test_a_named_tool_is_called_once() -> None:
     assert calls_of(answer(TWO, tools=TOOLS, tool_choice="add", parallel_tool_calls=True)) == BOTH[:1]
 

@@ -19,7 +19,7 @@ Offered = Sequence[tuple[str, str]]
 """The tools that may be called: their names, and the JSON schemas of their arguments as text."""
 
 # Of one answer that is calls and nothing else: a small model may not find an end.
-_MOST_CALLS = 32
+_MOST_CALLS = 16
 _COMMON = ("ANY: /(?s:.*)/", r"BREAKS: /\n\n?/")
 
 
