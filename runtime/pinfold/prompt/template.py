@@ -74,7 +74,8 @@ class ChatTemplate:
             msg = f"The chat template cannot be compiled: {type(e).__name__}: {e}. {_REMEDY}"
             raise TemplateError(msg) from e
         self._variables: dict[str, Any] = {"bos_token": bos_token, "eos_token": eos_token}
-        self._variables |= reasoning_variables(reasoning, self._read())
+        if reasoning != "auto":
+            self._variables |= reasoning_variables(reasoning, self._read())
 
     def with_reasoning(self, mode: str) -> ChatTemplate:
         """The same template with its switch for reasoning at `mode`.
