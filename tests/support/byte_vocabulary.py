@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["CLOSE", "END", "N_VOCAB", "OPEN", "ByteVocabulary"]
+__all__ = ["END", "N_VOCAB", "OPEN", "ByteVocabulary"]
 
 WORDS = [b'{"name": "', b"arguments", b'"}']
-END, OPEN, CLOSE = 259, 260, 261
-N_VOCAB = 262
+SPECIAL = (
+    *(b"<|eos|>", b"<tool_call>", b"</tool_call>", b"[TOOL_CALLS]"),
+    *(b"<|channel|>", b"<|message|>", b"<|constrain|>", b"<|start|>", b"<|end|>"),
+)
+END = 256 + len(WORDS)
+OPEN = END + 1
+N_VOCAB = END + len(SPECIAL)
 
 
 class ByteVocabulary:
-    """256 bytes, some words, the end, and the tags of a call as special tokens."""
+    """256 bytes, some words, the end, and marks of some families as special tokens."""
 
     eos_token_id = END
     bos_token_id = None
-    tokens = (*(bytes([i]) for i in range(256)), *WORDS, b"<|end|>", b"<tool_call>", b"</tool_call>")
-    special_token_ids = (END, OPEN, CLOSE)
+    tokens = (*(bytes([i]) for i in range(256)), *WORDS, *SPECIAL)
+    special_token_ids = tuple(range(END, N_VOCAB))
 
     def __call__(self, text: bytes) -> list[int]:
         tokens: list[int] = []

@@ -13,7 +13,7 @@ from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output import constrain
 from pinfold.output.constrain import Constraint, held_text_constraint, schema_constraint, tool_call_constraint
 from pinfold.output.marked_arguments import arguments_of
-from pinfold.output.reasoning import THINK, LeadingReasoning
+from pinfold.output.reasoning import CHANNELS, THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
 from tests.support.byte_vocabulary import END, N_VOCAB, OPEN, ByteVocabulary
 
@@ -221,6 +221,38 @@ def test_names_that_begin_alike_and_odd_names(tokenizer: LLTokenizer) -> None:
         assert walk(tool_call_constraint(tokenizer, tools), call(name, {}))
     odd = '<tool_call>\n{"name": "say \\"é\\"", "arguments": {}}\n</tool_call>'
     assert walk(tool_call_constraint(tokenizer, tools), odd)
+
+
+THOUGHT = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+CALLED = '<|channel|>commentary to=functions.read <|constrain|>json<|message|>{"path": "a"}'
+
+
+def test_channels_are_held_as_the_tokens_that_they_are(tokenizer: LLTokenizer) -> None:
+    form, reasoning = call_form("harmony", ""), LeadingReasoning(CHANNELS)
+
+    def passes(output: str, *, held: bool = False) -> bool:
+        constraint = (
+            held_text_constraint(tokenizer, TOOLS, ("read",), form=form, reasoning=reasoning)
+            if held
+            else tool_call_constraint(tokenizer, TOOLS, form=form, document=DOCUMENT, reasoning=reasoning)
+        )
+        return walk(constraint, output) and constraint.allowed_end
+
+    for output in (CALLED, THOUGHT + CALLED, THOUGHT + THOUGHT + '<|channel|>final<|message|>{"n": 1}'):
+        assert passes(output)
+    for output in (
+        THOUGHT,
+        CALLED + CALLED,
+        "{}",
+        '{"n": 1}',
+        CALLED.replace('"a"', "1"),
+        "<|channel|>final<|message|>Hi",
+    ):
+        assert not passes(output)
+    assert passes(THOUGHT + "<|channel|>final<|message|>Hi.", held=True)
+    assert passes(THOUGHT + CALLED, held=True)
+    assert not passes(CALLED.replace("path", "past"), held=True)
+    assert len(allowed(tool_call_constraint(tokenizer, TOOLS, form=form))) == 1
 
 
 QWEN = "<tool_call>\n<function={}>\n{}</function>\n</tool_call>"
