@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLTokenizer
 
 from pinfold.errors import ToolSchemaError
 from pinfold.output.constrain import Constraint, schema_constraint, tool_call_constraint
@@ -99,11 +99,6 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         },
     }
     return {**root, "$defs": definitions}
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(ByteVocabulary()))
 
 
 def walked(constraint: Constraint, seed: int) -> str:
