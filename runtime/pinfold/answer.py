@@ -32,7 +32,6 @@ class Answer:
         self,
         prompt: Prompt,
         parser: OutputParser | PlainText,
-        count_tokens: Callable[[str], int],
         *,
         model: str,
         draft: str,
@@ -40,7 +39,6 @@ class Answer:
     ) -> None:
         self._prompt = prompt
         self._parser = parser
-        self._count_tokens = count_tokens
         self._model = model
         self._draft = draft
         self._progress = progress
@@ -84,7 +82,7 @@ class Answer:
                 cached_tokens=outcome.cached_tokens,
                 cache_creation_tokens=outcome.created_tokens,
                 completion_tokens=outcome.completion_tokens,
-                reasoning_tokens=min(self._count_tokens(whole.reasoning), outcome.completion_tokens),
+                reasoning_tokens=outcome.reasoning_tokens,
             ),
             cache=CacheReport(
                 hit_kind=outcome.hit,

@@ -160,4 +160,5 @@ class LocalBackend:
 
 def _template(options: RuntimeOptions, capabilities: Capabilities) -> ChatTemplate:
     model = capabilities.model
-    return ChatTemplate(options.chat_template or model.chat_template, model.bos_token, model.eos_token)
+    source = options.chat_template or model.chat_template
+    return ChatTemplate(source, model.bos_token, model.eos_token, reasoning=options.reasoning)

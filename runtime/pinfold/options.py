@@ -174,6 +174,7 @@ class RuntimeOptions(ServerOptions):
         draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
         tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.
+        reasoning: ``auto``, or where the template has such a switch ``on``, ``off``, ``low``, ``medium`` or ``high``.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
         progress: called as ``progress(done, total)`` during a prefill longer than a second.
     """
@@ -197,6 +198,7 @@ class RuntimeOptions(ServerOptions):
     draft_history: bool = False
     chat_template: str | None = None
     tool_format: str = "auto"
+    reasoning: Literal["auto", "on", "off", "low", "medium", "high"] = "auto"
     timeout: float | None = Field(default=None, gt=0)
 
     @property
@@ -288,9 +290,12 @@ class CompleteKeywords(TypedDict, total=False):
 
 
 class ChatKeywords(CompleteKeywords, total=False):
-    """Keyword arguments of `Runtime.chat`: those of `complete`, and what a chat has besides."""
+    """Keyword arguments of `Runtime.chat`: those of `complete`, what a chat has besides, and `ChatOptions`."""
 
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: Any
     response_format: Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
+    reasoning: str | None
+    reasoning_budget: int | None
     session: str | None

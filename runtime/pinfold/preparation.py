@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from pinfold.answer import Answer, PlainText
+from pinfold.chat_options import ChatOptions
 from pinfold.decoding.job import Job, Mark, Sink
+from pinfold.demands import Demands
 from pinfold.draft_modes import parse_draft
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
@@ -16,9 +18,6 @@ from pinfold.output.parser import OutputParser
 from pinfold.output.tool_calls import FORMATS, detect_format
 from pinfold.prompt.renderer import Prompt, PromptRenderer
 from pinfold.sessions.pins import PinRecord
-
-if TYPE_CHECKING:
-    from pinfold.output.constrain import Constraint
 
 __all__ = ["Preparation", "Request"]
 
@@ -71,28 +70,24 @@ class Preparation:
         generation: dict[str, Any] = dict(keywords)
         tools, response_format = generation.pop("tools", None), generation.pop("response_format", None)
         salt, session = generation.pop("salt", None), generation.pop("session", None)
-        tool_choice = generation.pop("tool_choice", "auto")
+        tool_choice, asked = generation.pop("tool_choice", "auto"), ChatOptions.take(generation)
         options = self._options(generation)
-        prompt = self._renderer.render(messages, tools, tool_choice=tool_choice)
+        renderer = self._renderer if asked.reasoning is None else self._renderer.with_reasoning(asked.reasoning)
+        prompt = renderer.render(messages, tools, tool_choice=tool_choice)
         self._check_length(prompt)
-        choice = prompt.tool_choice
-        constraint = self._constraint(prompt, response_format)
-        opened = self._renderer.generation_prefix.rstrip().endswith("<think>")
-        parser = OutputParser(
-            tools=[tool.spec for tool in prompt.tools],
-            family=self._tool_format,
-            expect=_expectation(choice.mode, response_format),
-            reasoning_open=opened,
-        )
+        demands = Demands.of(prompt, renderer, self._tool_format, response_format, asked)
+        constraint = demands.constraint(self._tokenizer)
+        self._made_grammars = self._made_grammars or constraint is not None
         marks = tuple(Mark(b.tokens, b.ttl if b.ttl is not None else _MARK_TTL) for b in prompt.breakpoints)
         return Request(
             prompt,
-            options.model_copy(update={"stop": (*options.stop, *self._renderer.stop)}),
-            self._answer(prompt, parser, options.draft or self._draft),
+            options.model_copy(update={"stop": (*options.stop, *renderer.stop)}),
+            self._answer(prompt, demands.parser, options.draft or self._draft),
             draft=self._drafters(options),
             salt=salt,
             session=session,
             constraint=constraint,
+            reasoning=demands.reasoning_limit(self._tokenizer),
             marks=marks,
             reports_progress=self._progress is not None,
             began=began,
@@ -170,35 +165,10 @@ class Preparation:
         return Answer(
             prompt,
             parser,
-            lambda text: len(self._tokenizer.encode(text)) if text else 0,
             model=self._model,
             draft=draft,
             progress=self._progress,
         )
-
-    def _constraint(self, prompt: Prompt, response_format: Mapping[str, Any] | None) -> Constraint | None:
-        choice = prompt.tool_choice
-        forced = choice.mode in ("required", "named")
-        if response_format is not None and prompt.tools and choice.mode != "none":
-            msg = "Tools and response_format together are not in this version. Set tool_choice='none' or drop one."
-            raise UnsupportedModeError(msg)
-        if not forced and response_format is None:
-            return None
-        grammar_tokenizer = self._tokenizer.grammar_tokenizer()
-        from pinfold.output import constrain
-
-        self._made_grammars = True
-        if forced:
-            tools = [tool.spec for tool in prompt.tools]
-            named = {"type": "function", "function": {"name": choice.name}} if choice.name is not None else None
-            return constrain.tool_call_constraint(grammar_tokenizer, tools, named or "required")
-        kind = response_format.get("type") if isinstance(response_format, Mapping) else None
-        if kind == "json_object":
-            return constrain.json_object_constraint(grammar_tokenizer)
-        if kind == "json_schema":
-            return constrain.schema_constraint(grammar_tokenizer, _schema_of(response_format))
-        msg = f"response_format={response_format!r}: its type is one of 'json_object', 'json_schema'."
-        raise InvalidRequestError(msg)
 
 
 def _tool_format(asked: str, renderer: PromptRenderer) -> str:
@@ -213,18 +183,3 @@ def _tool_format(asked: str, renderer: PromptRenderer) -> str:
         msg = f"tool_format={asked!r} is none of 'auto', {', '.join(map(repr, FORMATS))}."
         raise InvalidRequestError(msg)
     return asked
-
-
-def _expectation(mode: str, response_format: Any) -> Literal["auto", "none", "required"]:
-    if response_format is not None or mode == "none":
-        return "none"
-    return "auto" if mode == "auto" else "required"
-
-
-def _schema_of(response_format: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    inner = (response_format or {}).get("json_schema")
-    schema = inner.get("schema") if isinstance(inner, Mapping) else None
-    if not isinstance(schema, Mapping):
-        msg = "response_format of type 'json_schema' needs {'json_schema': {'schema': {...}}}."
-        raise InvalidRequestError(msg)
-    return schema

@@ -13,7 +13,7 @@ import pytest
 
 from pinfold.decoding.sampling import Sampler
 from pinfold.options import GenerationOptions
-from pinfold.output.constrain import Constraint, json_object_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constrain import Constraint, schema_constraint, tool_call_constraint
 from pinfold.output.parser import OutputParser, Parsed
 from tests.support.vocab import VocabTokenizer, load_vocabulary
 
@@ -145,6 +145,9 @@ def test_schemas_and_objects(model: tuple[VocabTokenizer, Any]) -> None:
         "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     }
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    for constraint in (schema_constraint(grammar_tokenizer, schema), json_object_constraint(grammar_tokenizer)):
+    for constraint in (
+        schema_constraint(grammar_tokenizer, schema),
+        schema_constraint(grammar_tokenizer, {"type": "object"}),
+    ):
         walk(constraint, tokenizer.encode(json.dumps(answer, ensure_ascii=False)), tokenizer.n_vocab)
         assert constraint.finished

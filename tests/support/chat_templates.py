@@ -76,6 +76,28 @@ THINKING = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"""
 """Drops the reasoning of earlier turns, and opens reasoning for the answer."""
 
+SWITCHED = """\
+{%- set ns = namespace(last=-1) %}
+{%- for message in messages %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- if tools %}{{ '<tools>' ~ tools | tojson ~ '</tools>' }}{% endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.reasoning_content and loop.index0 > ns.last %}
+{{- '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}
+{%- endif %}
+{{- message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson }}
+{{- '}\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
+{%- endif %}"""
+"""Reasons unless `enable_thinking` is false; drops the reasoning of earlier turns; renders tools and calls."""
+
 TEXT_ARGUMENTS = """\
 {%- if tools %}{{ tools | tojson }}{% endif %}
 {%- for message in messages %}

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from pinfold import errors
+from pinfold.chat_options import ChatOptions
 from pinfold.errors import ContextOverflowError, InvalidRequestError, PinfoldError, UnknownOptionError
 from pinfold.options import ChatKeywords, CompleteKeywords, GenerationOptions, RuntimeOptions, parse_ttl
 
@@ -46,7 +47,7 @@ def test_stop_may_be_one_string_or_many_or_none() -> None:
 def test_the_keywords_that_type_checkers_see_are_the_fields_that_exist() -> None:
     generation = set(GenerationOptions.model_fields)
     assert set(CompleteKeywords.__annotations__) == generation | {"salt"}
-    chat = {"tools", "tool_choice", "response_format", "session"}
+    chat = {"tools", "tool_choice", "response_format", "session", *ChatOptions.model_fields}
     assert set(ChatKeywords.__annotations__) == generation | {"salt"} | chat
 
 

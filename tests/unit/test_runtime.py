@@ -156,7 +156,7 @@ def test_cache_control_pins_and_is_counted() -> None:
         ({"tool_choice": "required"}, InvalidRequestError, "tool"),
         ({"response_format": {"type": "xml"}}, InvalidRequestError, "json_schema"),
         ({"response_format": {"type": "json_schema"}}, InvalidRequestError, "schema"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, UnsupportedModeError, "together"),
+        ({"tools": TOOLS, "parallel_tool_calls": 3}, InvalidRequestError, "parallel_tool_calls"),
     ],
 )
 def test_a_bad_request_is_refused_by_name_and_the_next_is_served(

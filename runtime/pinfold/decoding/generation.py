@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pinfold.decoding.arbiter import Trail
 from pinfold.decoding.job import DraftFacts, Failed, Finished, Job, Mark, MissFacts, Outcome, Piece, Progress
 from pinfold.decoding.sampling import Sampler
+from pinfold.decoding.thought import Thought
 from pinfold.engines.base import Tokenizer
 from pinfold.errors import PinfoldError
 from pinfold.output.stop import StopScanner
@@ -57,6 +58,7 @@ class Generation:
         self._sampler = Sampler(job.options, job.tokens)
         self._decoder = TextDecoder()
         self._stops = StopScanner(job.options.stop)
+        self._thought = Thought(job.reasoning) if job.reasoning is not None else None
         self._text: list[str] = []
         self._generated = 0
         self._start: Start | None = None
@@ -160,7 +162,8 @@ class Generation:
         constraint = self.job.constraint
         if constraint is not None:
             constraint.apply(logits)
-        token = self._sampler.pick(logits)
+        ending = self._thought.next_of_ending() if self._thought is not None else None
+        token = self._sampler.pick(logits) if ending is None else ending
         if not self._generated:
             self._first_token = time.perf_counter()
         self._generated += 1
@@ -168,7 +171,10 @@ class Generation:
             return "stop"
         self._sampler.accept(token)
         self.tokens.append(token)
-        if self._show(self._decoder.feed(self._said(token))):
+        text = self._decoder.feed(self._said(token))
+        if self._thought is not None:
+            self._thought.feed(text)
+        if self._show(text):
             return "stop"
         if constraint is not None:
             constraint.accept(token)
@@ -228,6 +234,7 @@ class Generation:
             cached_tokens=self.cached,
             created_tokens=self._created_tokens,
             completion_tokens=self._generated,
+            reasoning_tokens=self._thought.tokens if self._thought is not None else 0,
             source=self._start.source if self._start else None,
             miss=self._miss,
             notes=tuple(self._notes),

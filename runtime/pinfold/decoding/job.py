@@ -13,6 +13,7 @@ from pinfold.sessions.pins import Pin, PinRecord
 
 if TYPE_CHECKING:
     from pinfold.output.constrain import Constraint
+    from pinfold.output.reasoning import LeadingReasoning
 
 __all__ = [
     "DraftFacts",
@@ -25,6 +26,7 @@ __all__ = [
     "Outcome",
     "Piece",
     "Progress",
+    "ReasoningLimit",
     "Sink",
     "SourceFacts",
 ]
@@ -66,6 +68,18 @@ class DraftFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningLimit:
+    """How a request's reasoning is told, counted and bounded.
+
+    After `budget` tokens of reasoning (None is any number) the answer goes on with `ending`, which closes the block.
+    """
+
+    reasoning: LeadingReasoning
+    budget: int | None = None
+    ending: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a request ended, in tokens and seconds."""
 
@@ -76,6 +90,7 @@ class Outcome:
     cached_tokens: int
     created_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
     source: str | None
     miss: MissFacts | None
     notes: tuple[str, ...]
@@ -142,6 +157,7 @@ class Job:
     salt: str | None = None
     session: str | None = None
     constraint: Constraint | None = None
+    reasoning: ReasoningLimit | None = None
     marks: tuple[Mark, ...] = ()
     pin: PinRecord | None = None
     draft: str = "off"

@@ -7,7 +7,8 @@ What leaves: text, reasoning and `results.ToolCall` / `InvalidToolCall` values, 
 of cutting the stream; and for constrained output a mask on the logits.
 
 The way of a token: `text.TextDecoder` -> `stop.StopScanner` -> `parser.OutputParser`, which splits off reasoning
-(`reasoning`) and calls (`tool_calls`, one parser for each family of formats). `constrain` stands before the sampler.
+(`reasoning`) and calls (`tool_calls`, one parser for each family of formats). `constrain` stands before the sampler;
+its rules are put together in `grammar`, from how a family writes its calls (`tool_calls.forms`).
 
 This room imports errors, results, options and engines.base, and nothing else of Pinfold: it knows no message, no
 prompt and no session. llguidance and numpy are imported by `constrain` alone.

@@ -11,7 +11,7 @@ max_tokens, and the call is then reported as cut off. To bound them, say so in t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
-from pinfold.output.schema import narrowed
+from pinfold.output.grammar import Offered, calls_rules, document_rules, grammar_of, text_rules
+from pinfold.output.reasoning import LeadingReasoning
+from pinfold.output.schema import narrowed, unheld
+from pinfold.output.tool_calls.forms import HERMES, CallForm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Constraint", "forget_grammars", "json_object_constraint", "schema_constraint", "tool_call_constraint"]
+__all__ = ["Constraint", "forget_grammars", "held_text_constraint", "schema_constraint", "tool_call_constraint"]
 
 _MAX_GRAMMARS = 64
 # By byte of a mask: for each bit the highest that a logit may be, +inf where its token is allowed and -inf where not.
@@ -125,69 +128,81 @@ def tool_call_constraint(
     tools: Sequence[Mapping[str, Any]],
     choice: str | Mapping[str, Any] = "required",
     *,
-    open_text: str = "<tool_call>\n",
-    close_text: str = "\n</tool_call>",
+    form: CallForm = HERMES,
     parallel: bool = False,
+    document: Mapping[str, Any] | None = None,
+    reasoning: LeadingReasoning | None = None,
 ) -> Constraint:
-    """An answer that is one call of one of `tools`, or with `parallel` one or more, parted by newlines.
+    """An answer that is one call of one of `tools`, or with `parallel` one or more.
 
     Arguments satisfy the tool's schema and are only those that it lists (see `schema.narrowed`).
 
     Args:
         tools: ``{"type": "function", "function": {"name", "parameters"}}``.
         choice: "required", or the one tool to call: its name or ``{"type": "function", "function": {"name": ...}}``.
-        open_text: what a call begins with, in tokens as the model's prompts have it.
-        close_text: what it ends with.
+        form: how calls are written; what is one token in the model's prompts is that token here.
+        document: a JSON schema; the answer may then be JSON that satisfies it instead. `form` must have a mark then.
+        reasoning: what may come before either.
 
     Raises:
         InvalidRequestError: there is no tool, or none of the name in `choice`.
-        ToolSchemaError: a tool's parameters are no schema, or use a keyword that a grammar cannot hold to.
+        ToolSchemaError: a tool's parameters or `document` are no schema, or use a keyword that no grammar can hold to.
     """
     offered = _chosen([dict(tool["function"]) for tool in tools], choice)
-    schemas = [_parameters(tool) for tool in offered]
-    opening, closing = _literal(grammar_tokenizer, open_text), _literal(grammar_tokenizer, close_text)
-    rules = [
-        'start: call ("\\n" call)*' if parallel else "start: call",
-        f"call: {opening} ({' | '.join(f'call_{i}' for i in range(len(offered)))}) {closing}",
-    ]
-    for i, (tool, schema) in enumerate(zip(offered, schemas, strict=True)):
-        head = f'{{"name": {json.dumps(tool["name"], ensure_ascii=False)}, "arguments": '
-        rules += [f'call_{i}: {_quoted(head)} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
-    matcher, error = _compiled(grammar_tokenizer, "\n".join(rules))
-    if not error:
-        return Constraint(matcher.deep_copy(), grammar_tokenizer)
-    for tool, schema in zip(offered, schemas, strict=True):
-        _, alone = _compiled(grammar_tokenizer, f"start: %json {schema}")
-        if alone:
-            msg = (
-                f"Tool {tool['name']!r}: a call cannot be held to its parameters: {_first_line(alone)}. "
-                f"Change that part of the schema, or use tool_choice='auto'."
-            )
-            raise ToolSchemaError(msg)
-    msg = f"No grammar for these tools: {_first_line(error)}. Offer fewer tools, or use tool_choice='auto'."
-    raise ToolSchemaError(msg)
+    schemas = [(tool["name"], _parameters(tool)) for tool in offered]
+    calls = calls_rules(grammar_tokenizer, form, schemas, parallel=parallel)
+    if document is None:
+        return _tools_constraint(grammar_tokenizer, schemas, "calls", calls, reasoning=reasoning)
+    written = _document_text(grammar_tokenizer, document)
+    rules = document_rules(grammar_tokenizer, written, form.document)
+    return _tools_constraint(grammar_tokenizer, schemas, "calls | document", calls, rules, reasoning=reasoning)
 
 
-def schema_constraint(grammar_tokenizer: LLTokenizer, schema: Any) -> Constraint:
+def held_text_constraint(
+    grammar_tokenizer: LLTokenizer,
+    tools: Sequence[Mapping[str, Any]],
+    strict: Container[str],
+    *,
+    form: CallForm,
+    parallel: bool = True,
+    reasoning: LeadingReasoning | None = None,
+) -> Constraint:
+    """An answer of text in which the model may call tools, and where it does, in `form` and held to it.
+
+    Args:
+        strict: names of the tools whose arguments satisfy their schema; those of others are any JSON object.
+        form: one that has a mark.
+        parallel: False lets a call end the answer.
+
+    Raises:
+        ToolSchemaError: the parameters of a strict tool are no schema, or use a keyword that no grammar can hold to.
+    """
+    functions = [dict(tool["function"]) for tool in tools]
+    any_object = _schema_text("Tools", {"type": "object"})
+    schemas = [(tool["name"], _parameters(tool) if tool["name"] in strict else any_object) for tool in functions]
+    rules = text_rules(grammar_tokenizer, form, schemas, parallel=parallel)
+    return _tools_constraint(grammar_tokenizer, schemas, "text", rules, reasoning=reasoning)
+
+
+def schema_constraint(
+    grammar_tokenizer: LLTokenizer, schema: Any, *, form: CallForm = HERMES, reasoning: LeadingReasoning | None = None
+) -> Constraint:
     """An answer that is JSON satisfying `schema`, a dict (see `schema.narrowed`).
+
+    Args:
+        form: that of the model's family, which may put a mark before a document.
+        reasoning: what may come before it.
 
     Raises:
         ToolSchemaError: it is no schema, or uses a keyword that a grammar cannot hold to.
     """
-    if not isinstance(schema, Mapping):
-        msg = f"The response schema is no JSON schema but {type(schema).__name__}; give a dict."
-        raise ToolSchemaError(msg)
-    text = _schema_text("The response schema", schema)
-    matcher, error = _compiled(grammar_tokenizer, f"start: %json {text}")
+    text = _document_text(grammar_tokenizer, schema)
+    rules = document_rules(grammar_tokenizer, text, form.document)
+    matcher, error = _compiled(grammar_tokenizer, grammar_of(grammar_tokenizer, "document", rules, reasoning=reasoning))
     if error:
-        msg = f"The response schema: an answer cannot be held to it: {_first_line(error)}. Change that part of it."
+        msg = f"No grammar for the response schema: {_first_line(error)}. Make it simpler."
         raise ToolSchemaError(msg)
     return Constraint(matcher.deep_copy(), grammar_tokenizer)
-
-
-def json_object_constraint(grammar_tokenizer: LLTokenizer) -> Constraint:
-    """An answer that is one JSON object, whatever is in it."""
-    return schema_constraint(grammar_tokenizer, {"type": "object"})
 
 
 def forget_grammars() -> None:
@@ -224,10 +239,51 @@ def _parameters(tool: Mapping[str, Any]) -> str:
 
 def _schema_text(where: str, schema: Mapping[str, Any]) -> str:
     try:
-        return json.dumps({**narrowed(schema), "x-guidance": _JSON_FORM}, allow_nan=False)
+        text = json.dumps({**narrowed(schema), "x-guidance": _JSON_FORM}, allow_nan=False)
+        keyword = unheld(schema)
     except (TypeError, ValueError, RecursionError) as e:
         msg = f"{where} is no JSON schema: {e}. Give plain JSON values."
         raise ToolSchemaError(msg) from e
+    if keyword:
+        msg = f"{where}: no grammar can hold an answer to {keyword}. Take it out, and check it in the answer."
+        raise ToolSchemaError(msg)
+    return text
+
+
+def _document_text(grammar_tokenizer: LLTokenizer, schema: Any) -> str:
+    """The schema of an answer as text, once it is known that a grammar can hold to it."""
+    if not isinstance(schema, Mapping):
+        msg = f"The response schema is no JSON schema but {type(schema).__name__}; give a dict."
+        raise ToolSchemaError(msg)
+    text = _schema_text("The response schema", schema)
+    _, error = _compiled(grammar_tokenizer, f"start: %json {text}")
+    if error:
+        msg = f"The response schema: an answer cannot be held to it: {_first_line(error)}. Change that part of it."
+        raise ToolSchemaError(msg)
+    return text
+
+
+def _tools_constraint(
+    grammar_tokenizer: LLTokenizer,
+    tools: Offered,
+    answer: str,
+    *rules: Sequence[str],
+    reasoning: LeadingReasoning | None,
+) -> Constraint:
+    grammar = grammar_of(grammar_tokenizer, answer, *rules, reasoning=reasoning)
+    matcher, error = _compiled(grammar_tokenizer, grammar)
+    if not error:
+        return Constraint(matcher.deep_copy(), grammar_tokenizer)
+    for name, schema in tools:
+        _, alone = _compiled(grammar_tokenizer, f"start: %json {schema}")
+        if alone:
+            msg = (
+                f"Tool {name!r}: a call cannot be held to its parameters: {_first_line(alone)}. "
+                f"Change that part of the schema, or use tool_choice='auto' without strict."
+            )
+            raise ToolSchemaError(msg)
+    msg = f"No grammar for these tools: {_first_line(error)}. Offer fewer tools, or use tool_choice='auto'."
+    raise ToolSchemaError(msg)
 
 
 @lru_cache(maxsize=_MAX_GRAMMARS)
@@ -238,26 +294,6 @@ def _compiled(grammar_tokenizer: LLTokenizer, grammar: str) -> tuple[LLMatcher, 
     return matcher, matcher.get_error() if matcher.is_error() else ""
 
 
-def _literal(grammar_tokenizer: LLTokenizer, text: str) -> str:
-    """`text` as terms of the grammar. What is one special token to the model must be that token, not its characters."""
-    terms = []
-    for special, piece in _special_pieces(grammar_tokenizer, text):
-        before, _, text = text.partition(piece)
-        terms += [_quoted(before)] if before else []
-        terms.append(f"<[{special}]>")
-    return " ".join([*terms, _quoted(text)] if text else terms)
-
-
-def _special_pieces(grammar_tokenizer: LLTokenizer, text: str) -> Iterator[tuple[int, str]]:
-    for token in grammar_tokenizer.tokenize_str(text, parse_special=True):
-        piece = grammar_tokenizer.decode_str([token])
-        if grammar_tokenizer.is_special_token(token) and piece in text:
-            yield token, piece
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _first_line(error: str) -> str:
-    return error.partition("\n")[0].rstrip(".")
+    """What is wrong, without where in our rules it was noticed."""
+    return error.partition("\n")[0].rpartition("failed to compile JSON schema: ")[2].rstrip(".")

@@ -1,15 +1,45 @@
-"""Reasoning split from the answer: ``<think>...</think>`` at its beginning."""
+"""Reasoning split from the answer: ``<think>...</think>`` at its beginning; and the marks of those who write others."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pinfold.output.text import open_mark
 
-__all__ = ["ReasoningSplitter"]
+__all__ = ["CHANNELS", "THINK", "LeadingReasoning", "ReasoningMarks", "ReasoningMeter", "ReasoningSplitter"]
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """What a block of reasoning stands between.
+
+    Attributes:
+        resume: what stands between the block and the rest of the answer.
+        spaced: line breaks may stand there too.
+        again: further blocks may follow later in the answer.
+    """
+
+    opening: str
+    closing: str
+    resume: str = ""
+    spaced: bool = False
+    again: bool = False
+
+
+THINK = ReasoningMarks("<think>", "</think>", spaced=True)
+CHANNELS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>", resume="<|start|>assistant", again=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingReasoning:
+    """That an answer may begin with reasoning, or must where the prompt ended inside a block of it."""
+
+    marks: ReasoningMarks
+    is_open: bool = False
+
+
+_OPEN, _CLOSE = THINK.opening, THINK.closing
 
 
 class ReasoningSplitter:
@@ -74,3 +104,50 @@ class ReasoningSplitter:
         shown = text.rstrip()
         self._wrote = self._wrote or bool(shown)
         return shown, text[len(shown) :]
+
+
+class ReasoningMeter:
+    """Counts the tokens of reasoning as an answer is generated: those of a block's marks and what is between them."""
+
+    def __init__(self, reasoning: LeadingReasoning) -> None:
+        self._marks = reasoning.marks
+        self.is_open = reasoning.is_open
+        self.tokens = 0
+        self._over = False  # no block can begin any more
+        self._seen = ""
+        self._opening = 0  # tokens that may be those of an opening mark
+
+    def feed(self, text: str) -> None:
+        """One more token; `text` is what it completes."""
+        if self._over:
+            return
+        self._seen += text
+        if self.is_open:
+            self.tokens += 1
+        else:
+            self._opening += 1
+            self._look_for_opening()
+        if self.is_open:
+            self._look_for_closing()
+
+    def _look_for_opening(self) -> None:
+        opening, again = self._marks.opening, self._marks.again
+        begun = self._seen if again else self._seen.lstrip()
+        at = begun.find(opening)
+        if at == 0 or (at > 0 and again):
+            self.is_open, self.tokens = True, self.tokens + self._opening
+            self._seen = begun[at + len(opening) :]
+        elif again:
+            self._seen = begun[len(begun) - open_mark(begun, opening) :]
+            self._opening = self._opening if self._seen else 0
+        else:
+            self._over = not opening.startswith(begun)
+
+    def _look_for_closing(self) -> None:
+        closing = self._marks.closing
+        at = self._seen.find(closing)
+        if at < 0:
+            self._seen = self._seen[len(self._seen) - open_mark(self._seen, closing) :]
+            return
+        self.is_open, self._over = False, not self._marks.again
+        self._seen, self._opening = self._seen[at + len(closing) :], 0

@@ -73,6 +73,13 @@ class PromptRenderer:
         self.template = template
         self.tokenizer = tokenizer
         self._shared = lru_cache(maxsize=16)(self._shared_tokens)  # the same cache marks come with every turn
+        self._switched: dict[str, PromptRenderer] = {}
+
+    def with_reasoning(self, mode: str) -> PromptRenderer:
+        """One whose template has its switch for reasoning at `mode`. Raises UnsupportedModeError."""
+        if mode not in self._switched:
+            self._switched[mode] = PromptRenderer(self.template.with_reasoning(mode), self.tokenizer)
+        return self._switched[mode]
 
     @property
     def generation_prefix(self) -> str:

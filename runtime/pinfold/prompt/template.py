@@ -7,10 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 from jinja2.exceptions import SecurityError
 
 from pinfold.errors import TemplateError
 from pinfold.prompt.sandbox import MAX_OUTPUT, MAX_SOURCE, RefusalError, TemplateEnvironment
+from pinfold.prompt.switch import reasoning_variables
 from pinfold.prompt.traits import TemplateTraits, probe
 
 __all__ = ["ChatTemplate"]
@@ -44,15 +46,21 @@ class ChatTemplate:
         plain: the model has no template, and a plain one of ours stands in.
         stop: strings that end an answer under the plain template, whose turns no special token ends.
 
+    Args:
+        reasoning: what its switch for reasoning is set to, ``auto`` to leave it alone.
+
     Raises:
         TemplateError: the source is too long or no valid template.
+        UnsupportedModeError: the template has no such switch.
     """
 
-    def __init__(self, source: str | None, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self, source: str | None, bos_token: str = "", eos_token: str = "", *, reasoning: str = "auto"
+    ) -> None:
         self.plain = source is None
         self.stop: tuple[str, ...] = ("\n\nUser:", "\n\nSystem:") if self.plain else ()
         self.source = _PLAIN if source is None else source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = (bos_token, eos_token)
         if len(self.source) > MAX_SOURCE:
             msg = f"The chat template has {len(self.source):,} characters, more than {MAX_SOURCE:,}. {_REMEDY}"
             raise TemplateError(msg)
@@ -65,6 +73,17 @@ class ChatTemplate:
         except (RecursionError, SyntaxError, ValueError, MemoryError) as e:
             msg = f"The chat template cannot be compiled: {type(e).__name__}: {e}. {_REMEDY}"
             raise TemplateError(msg) from e
+        self._variables: dict[str, Any] = {"bos_token": bos_token, "eos_token": eos_token}
+        if reasoning != "auto":
+            self._variables |= reasoning_variables(reasoning, self._read())
+
+    def with_reasoning(self, mode: str) -> ChatTemplate:
+        """The same template with its switch for reasoning at `mode`.
+
+        Raises:
+            UnsupportedModeError: it has none, or not that one.
+        """
+        return ChatTemplate(None if self.plain else self.source, *self._tokens, reasoning=mode)
 
     def render(
         self,
@@ -80,7 +99,7 @@ class ChatTemplate:
         """
         run = self._environment.run
         run.start()
-        variables = {"messages": turns, "tools": tools or None, "documents": None, **self._tokens}
+        variables = {"messages": turns, "tools": tools or None, "documents": None, **self._variables}
         pieces: list[str] = []
         length = 0
         try:
@@ -126,6 +145,10 @@ class ChatTemplate:
         if closed is None or opened is None or not opened.startswith(closed):
             return ""
         return opened[len(closed) :]
+
+    def _read(self) -> set[str]:
+        """Names of the variables that the template reads."""
+        return meta.find_undeclared_variables(self._environment.parse(self.source))
 
     def _try(
         self,

@@ -37,12 +37,14 @@ class Tool:
         spec: ``{"type": "function", "function": {...}}`` with only JSON values; a copy, nobody else holds it.
         json: `spec` as canonical JSON.
         cache_ttl: seconds to keep the prefix that ends with this tool; None where it carries no cache mark.
+        strict: calls of it must fit its parameters, also where the model decides whether to call it.
     """
 
     name: str
     spec: Mapping[str, Any] = field(repr=False)
     json: str = field(repr=False)
     cache_ttl: float | None = None
+    strict: bool = False
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -159,7 +161,15 @@ def _canonical(tool: Any, index: int) -> Tool:
         msg = f'Tool "{name}" cannot be written as JSON: {e}. Use only JSON values in its schema.'
         raise ToolSchemaError(msg) from e
     control = outer.get("cache_control") or function.get("cache_control")
-    return Tool(name, json.loads(text), text, cache_ttl(control, f'tool "{name}"'))
+    return Tool(name, json.loads(text), text, cache_ttl(control, f'tool "{name}"'), _strict(name, function, outer))
+
+
+def _strict(name: str, *places: Mapping[str, Any]) -> bool:
+    for place in places:
+        if not isinstance(place.get("strict"), bool | None):
+            msg = f'Tool "{name}": strict is {place["strict"]!r}; give true or false.'
+            raise ToolSchemaError(msg)
+    return any(place.get("strict") for place in places)
 
 
 def _function_of(tool: Any, index: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinfold.answer import PlainText
+from pinfold.chat_options import ChatOptions
 from pinfold.errors import ContextOverflowError, InvalidRequestError, UnsupportedModeError
 from pinfold.options import GenerationOptions, RuntimeOptions
 from pinfold.output.parser import OutputParser
@@ -66,6 +67,10 @@ def asked_chat(messages: Any, keywords: Mapping[str, Any], options: RuntimeOptio
     choice = parse_tool_choice(given.pop("tool_choice", "auto"), tools)
     response_format = given.pop("response_format", None)
     salt, session = given.pop("salt", None), given.pop("session", None)
+    for name, value in ChatOptions.take(given).model_dump(exclude_none=True).items():
+        if name != "parallel_tool_calls" or value is False:
+            msg = f"{name}={value!r} is not held on a server. Leave it out, or use a model in this process."
+            raise UnsupportedModeError(msg)
     if response_format is not None:
         if tools and choice.mode != "none":
             msg = "A server takes tools or response_format, not both. Set tool_choice='none' or drop one."

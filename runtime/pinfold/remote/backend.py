@@ -38,7 +38,7 @@ __all__ = ["RemoteBackend"]
 
 _HERE_ONLY = (
     *("kv_cells", "kv_memory", "kv_resident", "kv", "idle_resident", "idle_memory", "n_threads", "n_gpu_layers"),
-    *("prefill_chunk", "max_sequences", "draft_history"),
+    *("prefill_chunk", "max_sequences", "draft_history", "reasoning"),
 )
 _ANY_SERVER = frozenset({"auto", "server"})
 

@@ -200,6 +200,15 @@ def test_salt_and_session_of_a_call_override_those_of_the_object(runtime, answer
     assert sent == [("task-1", "s"), ("task-2", "t"), (None, "s")]
 
 
+def test_how_to_reason_is_asked_of_the_runtime(llm, runtime, answer) -> None:
+    runtime.answers = [answer.text("x")] * 2
+    llm.chat(HELLO, reasoning="off", reasoning_budget=5)
+    llm.complete("x", reasoning="on")
+    first, second = (request.arguments for request in runtime.requests)
+    assert (first["reasoning"], first["reasoning_budget"]) == ("off", 5)
+    assert second["reasoning"] == "on"
+
+
 def test_response_format_and_raw_text_do_not_go_together(llm) -> None:
     with pytest.raises(InvalidRequestError, match="'response_format' needs a chat"):
         llm.complete("x", formatted=True, response_format={"type": "json_object"})

@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLTokenizer
 
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output import constrain
-from pinfold.output.constrain import Constraint, json_object_constraint, schema_constraint, tool_call_constraint
-
-WORDS = [b'{"name": "', b"arguments", b'"}']
-END, OPEN, CLOSE = 259, 260, 261
-N_VOCAB = 262
-
-
-class Vocabulary:
-    """256 bytes, some words, the end, and Qwen's call tags as special tokens."""
-
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([i]) for i in range(256)), *WORDS, b"<|end|>", b"<tool_call>", b"</tool_call>")
-    special_token_ids = (END, OPEN, CLOSE)
-
-    def __call__(self, text: bytes) -> list[int]:
-        tokens: list[int] = []
-        while text:
-            special = next((t for t in self.special_token_ids if text.startswith(self.tokens[t])), text[0])
-            tokens.append(special)
-            text = text[len(self.tokens[special]) :]
-        return tokens
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(Vocabulary()))
-
-
-def tool(name: str, properties: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties or {}, "required": list(properties or {}), **more}
-    return {"type": "function", "function": {"name": name, "description": "does it", "parameters": parameters}}
-
-
-TOOLS = [tool("read", {"path": {"type": "string"}}), tool("add", {"a": {"type": "integer"}, "b": {"type": "integer"}})]
-
-
-def allowed(constraint: Constraint, size: int = N_VOCAB) -> set[int]:
-    row = np.zeros(size, np.float32)
-    constraint.apply(row)
-    assert set(np.unique(row)) <= {0.0, -np.inf}
-    return set(np.flatnonzero(row == 0).tolist())
-
-
-def walk(constraint: Constraint, text: str) -> bool:
-    """Whether the grammar takes `text`, byte by byte, tags as their tokens."""
-    for token in Vocabulary()(text.encode()):
-        if token not in allowed(constraint):
-            return False
-        constraint.accept(token)
-    return True
-
-
-def call(name: str, arguments: dict[str, Any]) -> str:
-    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+from pinfold.output.constrain import schema_constraint, tool_call_constraint
+from pinfold.output.tool_calls.forms import CallForm
+from tests.support.byte_vocabulary import END, N_VOCAB, OPEN
+from tests.support.grammar_walk import TOOLS, allowed, call, tool, walk
 
 
 def test_a_call_of_an_offered_tool_passes_in_the_form_of_json_dumps(tokenizer: LLTokenizer) -> None:
@@ -98,7 +46,10 @@ def test_nothing_else_passes(tokenizer: LLTokenizer, output: str) -> None:
 
 def test_tags_are_the_special_tokens_where_the_vocabulary_has_them(tokenizer: LLTokenizer) -> None:
     assert allowed(tool_call_constraint(tokenizer, TOOLS)) == {OPEN}
-    plain = tool_call_constraint(tokenizer, TOOLS, open_text="<call>", close_text="")
+    form = CallForm(
+        "own", mark="<call>", before='<call>{"name": ', between=', "arguments": ', after="}", separator=None
+    )
+    plain = tool_call_constraint(tokenizer, TOOLS, form=form, parallel=True)
     assert allowed(plain) == {ord("<")}
     assert walk(plain, '<call>{"name": "read", "arguments": {"path": "é"}}')
     assert plain.finished
@@ -205,10 +156,10 @@ def test_an_answer_held_to_a_schema(tokenizer: LLTokenizer) -> None:
 
 
 def test_an_answer_that_is_any_object(tokenizer: LLTokenizer) -> None:
-    constraint = json_object_constraint(tokenizer)
+    constraint = schema_constraint(tokenizer, {"type": "object"})
     assert walk(constraint, '{"x": {"y": [null, 1.5, "é"]}}')
     assert constraint.finished
-    assert not walk(json_object_constraint(tokenizer), "[")
+    assert not walk(schema_constraint(tokenizer, {"type": "object"}), "[")
 
 
 def test_a_row_longer_than_the_vocabulary_and_its_values(tokenizer: LLTokenizer) -> None:

@@ -16,6 +16,7 @@ from pinfold.output.parser import OutputParser, Parsed
 TOOLS = ("read", "search", "now")
 READ = '{"name": "read", "arguments": {"path": "a.py"}}'
 SEARCH = '{"name": "search", "arguments": {"query": "x", "limit": 2}}'
+OPEN = "<tool_call>"
 READ_CALL = ("read", {"path": "a.py"})
 SEARCH_CALL = ("search", {"query": "x", "limit": 2})
 
@@ -155,6 +156,18 @@ SAMPLES = [
     Sample("required, beside text", "OK\n" + tagged(READ), "OK", (READ_CALL,), expect="required"),
     Sample("required, nothing", "", expect="required", cut=True),
     Sample("none", tagged(READ), tagged(READ), expect="none"),
+    Sample("either, calls", tagged(READ) + "\n" + tagged(SEARCH), calls=(READ_CALL, SEARCH_CALL), expect="either"),
+    Sample("either, a document", f'{{"a": "{OPEN}"}}', f'{{"a": "{OPEN}"}}', expect="either"),
+    Sample("either, an array", "[1]", "[1]", expect="either"),
+    Sample("either, nothing", "", expect="either", cut=True),
+    Sample("either, cut in the tag", "<tool_", invalid=(None,), cut=True, expect="either"),
+    Sample("either, cut in the call", '<tool_call>\n{"name": "read"', invalid=("read",), cut=True, expect="either"),
+    Sample(
+        "either, reasoning", f"<think>hm</think>\n{tagged(READ)}", "", (READ_CALL,), reasoning="hm", expect="either"
+    ),
+    Sample(
+        "required, reasoning", f"<think>hm</think>\n{tagged(READ)}", "", (READ_CALL,), reasoning="hm", expect="required"
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pinfold.output.schema import narrowed
+from pinfold.output.schema import narrowed, unheld
 
 TEXT = {"type": "string"}
 
@@ -61,3 +61,23 @@ def test_a_format_that_no_grammar_knows_is_left_out() -> None:
 def test_parts_that_are_no_schemas_are_left_to_the_compiler() -> None:
     schema = {"properties": [1], "items": 3, "anyOf": "x", "$defs": {"a": 1}, "format": 5, "required": "a"}
     assert narrowed(schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"not": TEXT}, "'not' at its top"),
+        ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "'uniqueItems' at /properties/a/items"),
+        ({"$defs": {"x": {"anyOf": [{}, {"if": TEXT}]}}}, "'if' at /$defs/x/anyOf/1"),
+        ({"properties": {"a": {"minProperties": 2}}}, "'minProperties' at /properties/a"),
+        ({"properties": {"not": TEXT, "if": {"enum": [{"contains": 1}]}}, "default": {"not": 1}}, None),
+        ({"uniqueItems": False, "minProperties": 1}, None),
+        ({"minProperties": 2, "required": ["a", "b"]}, None),
+    ],
+)
+def test_a_keyword_that_cannot_be_held_is_named_with_its_place(schema: dict[str, Any], named: str | None) -> None:
+    assert unheld(schema) == named
+
+
+def test_a_keyword_that_asks_for_nothing_is_left_out() -> None:
+    assert narrowed({"type": "array", "uniqueItems": False}) == {"type": "array"}

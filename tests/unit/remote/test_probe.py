@@ -272,6 +272,9 @@ def test_options_of_a_model_in_this_process_are_refused(
     [
         ({"draft": "lookup"}, UnsupportedModeError, "draft"),
         ({"tools": TOOLS, "response_format": FORMAT}, UnsupportedModeError, "not both"),
+        ({"reasoning": "off"}, UnsupportedModeError, "reasoning"),
+        ({"reasoning_budget": 5}, UnsupportedModeError, "reasoning_budget"),
+        ({"tools": TOOLS, "parallel_tool_calls": False}, UnsupportedModeError, "parallel_tool_calls"),
         ({"response_format": {"type": "xml"}}, InvalidRequestError, "response_format"),
         ({"tools": TOOLS, "tool_choice": "fly"}, InvalidRequestError, "fly"),
         ({"temperature": -1}, InvalidRequestError, "temperature"),

@@ -24,6 +24,7 @@ from llama_index.llms.pinfold.calls import Call
 from llama_index.llms.pinfold.messages import runtime_messages
 from llama_index.llms.pinfold.responses import GrowingAnswer, chat_response, completion_response
 from llama_index.llms.pinfold.settings import (
+    CHAT_FIELDS,
     ENGINE_FIELDS,
     GENERATION_FIELDS,
     RuntimeHandle,
@@ -263,8 +264,7 @@ class Pinfold(StructuredPrediction):
         choice = resolve_tool_choice(request.get("tool_choice"), required=False, tools=tools)
         if tools:
             arguments |= {"tools": tools, "tool_choice": choice}
-        if request.get("response_format") is not None:
-            arguments["response_format"] = request["response_format"]
+        arguments |= {name: request[name] for name in CHAT_FIELDS if request.get(name) is not None}
         arguments |= {name: request.get(name, getattr(self, name)) for name in ("salt", "session")}
         return Call(prompt, arguments, one_tool_call=not request.get("parallel_tool_calls", True))
 

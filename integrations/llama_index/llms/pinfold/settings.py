@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pinfold import Runtime
 
 __all__ = [
+    "CHAT_FIELDS",
     "ENGINE_FIELDS",
     "GENERATION_FIELDS",
     "RuntimeHandle",
@@ -25,7 +26,8 @@ __all__ = [
 ENGINE_FIELDS = ("base_url", "engine", "n_ctx", "kv_cells", "draft", "n_threads", "chat_template")
 # `draft` is the engine's, as it may name a draft model; a call may set it too.
 GENERATION_FIELDS = tuple(name for name in GenerationOptions.model_fields if name not in ENGINE_FIELDS)
-REQUEST_FIELDS = ("draft", "parallel_tool_calls", "response_format", "salt", "session", "tool_choice", "tools")
+CHAT_FIELDS = ("reasoning", "reasoning_budget", "response_format")
+REQUEST_FIELDS = ("draft", "parallel_tool_calls", "salt", "session", "tool_choice", "tools", *CHAT_FIELDS)
 
 
 def check_constructor(settings: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pinfold.output.tool_calls.base import Parsed, Schemas, new_call_id
 from pinfold.output.tool_calls.json_call import load_json
 from pinfold.results import InvalidToolCall, ToolCall
 
-__all__ = ["call_of", "typed"]
+__all__ = ["call_of", "kinds_of", "typed"]
 
 _SCALARS = ("integer", "number", "boolean", "null", "object", "array")
 
@@ -31,7 +31,7 @@ def typed(text: str, schema: Any) -> Any:
 
     What fits neither stays text: whoever validates the call will say so.
     """
-    kinds = _kinds(schema)
+    kinds = kinds_of(schema)
     if "string" in kinds:
         return text
     value = _json_or_none(text)
@@ -40,7 +40,7 @@ def typed(text: str, schema: Any) -> Any:
     return value
 
 
-def _kinds(schema: Any) -> frozenset[str]:
+def kinds_of(schema: Any) -> frozenset[str]:
     """The types that a schema names, looking into its alternatives and enums."""
     if not isinstance(schema, Mapping):
         return frozenset()
@@ -53,7 +53,7 @@ def _kinds(schema: Any) -> frozenset[str]:
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list):
             for each in schema[key]:
-                kinds |= _kinds(each)
+                kinds |= kinds_of(each)
     return frozenset(kind for kind in kinds if isinstance(kind, str))
 
 
