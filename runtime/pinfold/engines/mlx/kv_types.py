@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["AUTO", "BITS", "CELLS", "LADDER", "KVTypes", "Steps", "group_size", "parse_kv_types", "pays"]
+__all__ = ["AUTO", "BITS", "CELLS", "LADDER", "KVTypes", "Steps", "group_size", "parse_kv_types", "pays", "rotates"]
 
 AUTO = "auto"
 CELLS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
@@ -19,7 +19,8 @@ _DEFAULT = "q8/q4"
 _GROUPS = (64, 32)
 # Of the memory that is free for cells: below, attention over whole cells is the faster.
 _LARGE = 0.25
-_FEW_KEY_BITS, _FEW_VALUE_BITS = 8, 4
+# Odd factors of the sizes that a Hadamard transform is known for.
+_ROTATED = (1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,6 @@ class KVTypes:
     def quantized(self) -> bool:
         """Whether layers of full attention keep packed cells."""
         return bool(self.k_bits)
-
-    @property
-    def rotated(self) -> bool:
-        """Whether channels are mixed before they are packed, which spreads what stands out over all of them."""
-        return self.quantized and (self.k_bits < _FEW_KEY_BITS or self.v_bits < _FEW_VALUE_BITS)
 
     def __str__(self) -> str:
         return f"q{self.k_bits}/q{self.v_bits}" if self.quantized else self.cells
@@ -77,6 +73,11 @@ def parse_kv_types(text: str, whole: str) -> KVTypes:
 def group_size(size: int) -> int | None:
     """Channels in a group for heads of `size` channels; None if they cannot be packed."""
     return next((group for group in _GROUPS if size % group == 0), None)
+
+
+def rotates(size: int) -> bool:
+    """Whether the channels of heads of `size` are mixed before they are packed, which spreads what stands out."""
+    return size // (size & -size) in _ROTATED
 
 
 def pays(device: str, whole_bytes: int, free_bytes: int | None) -> tuple[bool, str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pinfold.engines.mlx.attention import attach, finds_attention
 from pinfold.engines.mlx.caches import Opened, Slot
-from pinfold.engines.mlx.kv_types import CELLS, KVTypes, Steps, group_size
+from pinfold.engines.mlx.kv_types import CELLS, KVTypes, Steps, group_size, rotates
 from pinfold.engines.mlx.packed import PackedCache, PackedCells, Packing
 from pinfold.engines.mlx.packed_layout import PackedLayer
 from pinfold.engines.mlx.rehearsal import Shapes
@@ -146,7 +146,7 @@ def _layer(number: int, sizes: tuple[int, int, int, int], types: KVTypes, mx: An
     heads, k_size, _, v_size = sizes
     group = group_size(k_size) or k_size
     k, v = Steps(types.k_bits, group), Steps(types.v_bits, group)
-    return PackedLayer(number, heads, k_size, v_size, k, v, types.rotated, getattr(mx, CELLS[types.cells]).size)
+    return PackedLayer(number, heads, k_size, v_size, k, v, rotates(k_size), getattr(mx, CELLS[types.cells]).size)
 
 
 def _logits(mx: Any, model: Any, tokens: Sequence[int], caches: Opened) -> NDArray[np.float32]:
