@@ -17,5 +17,6 @@ In: token spans and sequence ids. Out: logits, and KV that is shared, cut and sa
     state.py      a sequence's arrays as bytes
     layout.py     a sequence's KV as bytes
     rehearsal.py  a short forward at load that shows the shapes, and that reuse changes nothing
+    together.py   one forward for several sequences
     engine.py     the engine itself
 """

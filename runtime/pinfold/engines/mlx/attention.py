@@ -7,20 +7,30 @@ other users of mlx-lm, keep theirs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from pinfold.engines.mlx.library import load_library
 from pinfold.engines.mlx.packed import Packed, PackedCells
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["attach", "attend", "finds_attention"]
+__all__ = ["Each", "attach", "attend", "finds_attention"]
 
 Array = Any
+_ATTACHED = "takes_packed_cells"
 _NAME = "scaled_dot_product_attention"
 # Rows of queries for which reading codes costs less than making cells of them.
 _FEW_ROWS = 16
 # Kernels over codes read cells in blocks of this many.
 _BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """What each sequence of a batch attends to: arrays [1, heads, cells, size], or packed cells."""
+
+    rows: tuple[Any, ...]
 
 
 def finds_attention(layer: Any) -> Any:
@@ -31,7 +41,7 @@ def finds_attention(layer: Any) -> Any:
 
 
 def attach(layer: Any) -> None:
-    """Lets the attention of `layer` take packed cells.
+    """Lets the attention of `layer` take packed cells, and cells of each sequence apart.
 
     Raises:
         UnsupportedModeError: the layer has no attention that can.
@@ -41,10 +51,17 @@ def attach(layer: Any) -> None:
         msg = f"{type(layer).__name__} has no attention that takes packed cells. Use kv_resident='f16'."
         raise UnsupportedModeError(msg)
     kind = type(module)
+    if _ATTACHED in vars(kind):
+        return
     call = kind.__call__
     plain = call.__globals__[_NAME]
+    mx = load_library()
 
     def either(queries: Array, keys: Any, values: Any, *args: Any, **options: Any) -> Array:
+        if isinstance(keys, Each):
+            pairs = enumerate(zip(keys.rows, values.rows, strict=True))
+            found = [either(queries[n : n + 1], k, v, *args, **options) for n, (k, v) in pairs]
+            return mx.concatenate(found, axis=0)
         if not isinstance(keys, PackedCells):
             return plain(queries, keys, values, *args, **options)
         return _attend_as_called(queries, keys, *args, **options)
@@ -53,7 +70,7 @@ def attach(layer: Any) -> None:
         call.__code__, {**call.__globals__, _NAME: either}, call.__name__, call.__defaults__, call.__closure__
     )
     own.__kwdefaults__ = call.__kwdefaults__
-    module.__class__ = type(kind.__name__, (kind,), {"__call__": own})
+    module.__class__ = type(kind.__name__, (kind,), {"__call__": own, _ATTACHED: True})
 
 
 def attend(queries: Array, cells: PackedCells, scale: float, mask: Any = None, sinks: Array = None) -> Array:

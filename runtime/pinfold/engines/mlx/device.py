@@ -59,21 +59,23 @@ def device_memory(mx: Any, device: Device) -> int | None:
     """Bytes that the GPU may still give to this process; None on a CPU or where MLX does not say."""
     if device.name == "cpu":
         return None
-    facts = mx.device_info()
-    names = ("max_recommended_working_set_size", "total_memory", "memory_size")
-    total = next((int(facts[name]) for name in names if facts.get(name)), None)
+    total = _total_memory(mx)
     return None if total is None else max(total - int(mx.get_active_memory()), 0)
 
 
 def limit_memory(mx: Any, device: Device) -> Callable[[], None]:
-    """Bounds what MLX holds on to, and on Metal lets the model's memory be wired. Returns what undoes both."""
+    """Bounds what MLX takes and holds on to, and on Metal lets the model's memory be wired. Returns what undoes it."""
     pool = mx.set_cache_limit(_POOL_BYTES)
+    total = _total_memory(mx) if device.name != "cpu" else None
+    limit = mx.set_memory_limit(total) if total is not None else None
     wired = None
     if device.name == "metal":
         wired = mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
 
     def undo() -> None:
         mx.set_cache_limit(pool)
+        if limit is not None:
+            mx.set_memory_limit(limit)
         if wired is not None:
             mx.set_wired_limit(wired)
         mx.clear_cache()
@@ -81,6 +83,12 @@ def limit_memory(mx: Any, device: Device) -> Callable[[], None]:
             mx.clear_streams()  # a thread that ends with streams open takes the process down at its exit
 
     return undo
+
+
+def _total_memory(mx: Any) -> int | None:
+    facts = mx.device_info()
+    names = ("max_recommended_working_set_size", "total_memory", "memory_size")
+    return next((int(facts[name]) for name in names if facts.get(name)), None)
 
 
 def _gpu(mx: Any) -> str | None:

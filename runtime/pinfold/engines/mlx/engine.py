@@ -17,6 +17,7 @@ from pinfold.engines.mlx.loading import Loaded, load
 from pinfold.engines.mlx.modes import describe_modes
 from pinfold.engines.mlx.sequences import Mark, Sequence
 from pinfold.engines.mlx.state import StateBytes
+from pinfold.engines.mlx.together import NotTogether, share
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError, UnsupportedModeError
 from pinfold.kv.snapshot import Snapshot, allocate
 from pinfold.options import RuntimeOptions
@@ -35,6 +36,7 @@ class MlxEngine:
         self._mx = loaded.mx
         self._model: Any = loaded.model
         self._layout = loaded.layout
+        self._together = loaded.together
         self._state = StateBytes(loaded.mx, loaded.layout, loaded.leaves)
         self._trims = loaded.trims
         self._loaded_make = loaded.make
@@ -59,7 +61,7 @@ class MlxEngine:
                 sequence.rest()
         marks = [self._sequences[span.seq].mark() for span in spans]
         try:
-            rows = [self._evaluate(span) for span in spans]
+            rows = self._evaluate_all(spans, marks)
         except ForwardInterrupted:
             self._go_back(spans, marks)
             raise
@@ -175,6 +177,34 @@ class MlxEngine:
         if total > self._cells.free:
             msg = f"{total} tokens do not fit into {self._cells.free} free KV cells"
             raise CacheFullError(msg)
+
+    def _evaluate_all(self, spans: Items[Span], marks: Items[Mark]) -> list[NDArray[np.float32] | None]:
+        """All spans: those of one token with logits in one forward where the model takes them so, the others apart."""
+        found: dict[int, NDArray[np.float32] | None] = {}
+        if self._together:
+            single = [n for n, span in enumerate(spans) if len(span.tokens) == 1 and span.logits != "none"]
+            if len(single) > 1:
+                found = self._evaluate_together(spans, marks, single)
+        return [found[n] if n in found else self._evaluate(span) for n, span in enumerate(spans)]
+
+    def _evaluate_together(
+        self, spans: Items[Span], marks: Items[Mark], single: list[int]
+    ) -> dict[int, NDArray[np.float32] | None]:
+        if self._interrupted:
+            raise ForwardInterrupted
+        sequences = [self._sequences[spans[n].seq] for n in single]
+        opened = [sequence.open() for sequence in sequences]
+        self._eager = False
+        tokens = self._mx.array([spans[n].tokens[0] for n in single])[:, None]
+        try:
+            logits = self._model(tokens, cache=share(self._mx, opened))
+        except NotTogether:
+            self._go_back([spans[n] for n in single], [marks[n] for n in single])
+            return {}
+        for sequence in sequences:
+            sequence.added(1)
+        self._mx.eval(logits, [cache.arrays() for one in opened for cache in one.attention])
+        return dict(zip(single, np.array(logits.astype(self._mx.float32)), strict=True))
 
     def _evaluate(self, span: Span) -> NDArray[np.float32] | None:
         """One span. Logits are computed for the tokens that want them only: those before are evaluated apart."""

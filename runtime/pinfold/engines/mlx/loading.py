@@ -19,6 +19,7 @@ from pinfold.engines.mlx.layout import Layout, State
 from pinfold.engines.mlx.library import load_library
 from pinfold.engines.mlx.rehearsal import Shapes, rehearse
 from pinfold.engines.mlx.resident import Resident, choose_resident
+from pinfold.engines.mlx.together import runs_together
 from pinfold.engines.mlx.tokenizer import FolderTokenizer
 from pinfold.errors import ModelFormatError, UnsupportedModeError
 from pinfold.options import RuntimeOptions
@@ -41,6 +42,8 @@ class Loaded:
     make: Callable[[Callable[[Any, Any], None]], Opened]
     layout: Layout
     resident: Resident
+    together: bool
+    apart_because: str
     n_ctx: int
     n_cells: int
     max_tokens: int
@@ -96,6 +99,7 @@ def _load(
     def make(on_layer: Callable[[Any, Any], None]) -> Opened:
         return open_caches(mx, slots, cells, on_layer)
 
+    together, why = runs_together(mx, model, slots, lambda: make(_ignore), tokenizer.n_vocab)
     layout = _layout(model, folder, resident, shapes)
     info = _describe(model, folder, name, tokenizer)
     fitted = _context_length(options, info, max(layout.bytes_per_token, 1), device)
@@ -111,6 +115,8 @@ def _load(
         make=make,
         layout=layout,
         resident=resident,
+        together=together,
+        apart_because=why,
         n_ctx=fitted.n_ctx,
         n_cells=-(-(options.kv_cells or 2 * fitted.n_ctx) // 256) * 256,
         max_tokens=max_tokens,

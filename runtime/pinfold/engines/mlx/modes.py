@@ -24,13 +24,19 @@ def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
         Mode("n_ctx", True, True, loaded.context_reason),
         Mode("caches", True, True, _caches(loaded)),
         Mode("fork", True, True, "shares KV at rest; while it is computed, a fork has all of its KV in one row"),
-        Mode("batch", True, True, "requests in flight are evaluated one after the other within a step"),
+        _batch(loaded),
         Mode("trim", loaded.trims, loaded.trims, "any length" if loaded.trims else _CANNOT_CUT),
         Mode("snapshot", True, True, "byte-exact state of one sequence"),
         Mode("fold", folds, folds, fold),
         Mode(f"kv_resident {kind}", True, not quantized, _whole(loaded)),
         _quantized(loaded),
     )
+
+
+def _batch(loaded: Loaded) -> Mode:
+    if loaded.together:
+        return Mode("batch", True, True, "one forward for the next token of all requests; prompts one after the other")
+    return Mode("batch", True, False, f"requests are evaluated one after the other: {loaded.apart_because}")
 
 
 def _whole(loaded: Loaded) -> str:
