@@ -17,7 +17,7 @@ from pinfold.engines.mlx.caches import Opened, Slot
 __all__ = ["NotTogether", "SharedCache", "runs_together", "share"]
 
 Array = Any
-_LENGTHS = (5, 2)
+_LENGTHS = (3, 1)
 # Of the logits' standard deviation: what another order of sums makes, and a wrong position does not.
 _TOLERANCE = 0.05
 _FAILURES = (ValueError, TypeError, AttributeError, IndexError, RuntimeError)
