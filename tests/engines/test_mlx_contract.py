@@ -321,6 +321,7 @@ def test_capabilities_say_what_is_kept(engine: MlxEngine) -> None:
         "falcon_h1": "2 recurrent, 2 full",
     }
     assert c.mode("caches").reason == kinds.get(c.model.name, "2 full")
+    assert {c.mode(f"draft {kind}").usable for kind in ("lookup", "grammar", "model")} == {c.trim == "any"}
     assert "not in use" in c.mode("kv_resident quantized").reason
 
 

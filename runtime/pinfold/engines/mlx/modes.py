@@ -30,7 +30,18 @@ def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
         Mode("fold", folds, folds, fold),
         Mode(f"kv_resident {kind}", True, not quantized, _whole(loaded)),
         _quantized(loaded),
+        *_drafts(loaded),
     )
+
+
+def _drafts(loaded: Loaded) -> tuple[Mode, ...]:
+    why = "" if loaded.trims else "a wrong guess could not be taken back: this model's state cannot be cut"
+    rows = {
+        "draft lookup": "guesses from the text so far",
+        "draft grammar": "guesses what is forced",
+        "draft model": "a smaller model of the same vocabulary",
+    }
+    return tuple(Mode(name, loaded.trims, loaded.trims, why or reason) for name, reason in rows.items())
 
 
 def _batch(loaded: Loaded) -> Mode:
