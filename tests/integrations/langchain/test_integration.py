@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from langchain_core.language_models import BaseChatModel
@@ -89,3 +90,18 @@ class TestChatPinfoldIntegration(ChatModelIntegrationTests):
             return model.invoke(messages)
         first, *rest = model.stream(messages)
         return sum(rest, first)
+
+
+@pytest.mark.soak
+class TestOnMlx(TestChatPinfoldIntegration):
+    """The same suite, on the same weights as an MLX folder."""
+
+    folder: ClassVar[Path]
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _on_mlx(self, request: pytest.FixtureRequest, mlx_smollm2: Path) -> None:
+        request.cls.folder = mlx_smollm2
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**super().chat_model_params, "model": str(self.folder), "store": "off"}
