@@ -87,9 +87,9 @@ def test_text_is_the_same_tokens_on_both(rt: Runtime, llama_cpp: LlamaCppEngine)
 
 
 def test_a_pin_is_used_and_warm_equals_cold(rt: Runtime) -> None:
-    cold = rt.chat(ASK, max_tokens=4, salt="apart")
+    cold = rt.chat(ASK, max_tokens=6, salt="apart")
     pin = rt.pin(SYSTEM, name="terse")
-    warm = rt.chat(ASK, max_tokens=4)
+    warm = rt.chat(ASK, max_tokens=6)
     assert (cold.cache.hit_kind, warm.cache.hit_kind) == ("miss", "resident")
     assert warm.usage.cached_tokens == pin.tokens
     assert warm.usage.prompt_tokens == cold.usage.prompt_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel
@@ -96,12 +96,12 @@ class TestChatPinfoldIntegration(ChatModelIntegrationTests):
 class TestOnMlx(TestChatPinfoldIntegration):
     """The same suite, on the same weights as an MLX folder."""
 
-    folder: ClassVar[Path]
+    folder: Path
 
-    @pytest.fixture(autouse=True, scope="class")
-    def _on_mlx(self, request: pytest.FixtureRequest, mlx_smollm2: Path) -> None:
-        request.cls.folder = mlx_smollm2
+    @pytest.fixture(autouse=True)
+    def _on_mlx(self, mlx_smollm2: Path) -> None:
+        self.folder = mlx_smollm2
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {**super().chat_model_params, "model": str(self.folder), "store": "off"}
+        return {**super().chat_model_params, "model": str(self.folder)}
