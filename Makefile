@@ -35,8 +35,8 @@ check: $(INSTALLED) ## Lint, format, types, import arrows, docs, wheel
 bench: $(INSTALLED) ## Measure the figures that README quotes (some minutes)
 	$(BIN)/python -m pytest -q -s tests/benchmarks $(ARGS)
 
-soak: $(INSTALLED) ## Run the long reliability tests
-	$(BIN)/python -m pytest -q -m soak tests/reliability $(ARGS)
+soak: $(INSTALLED) ## Run the long tests
+	$(BIN)/python -m pytest -q -m soak tests $(ARGS)
 
 wheel-check: $(INSTALLED) ## Build the wheel and try it in an empty environment
 	$(BIN)/python tests/support/wheel_check.py

@@ -155,7 +155,8 @@ class RuntimeOptions(ServerOptions):
         kv_cells: tokens of KV that the engine holds for all sessions together; default 2 times n_ctx.
         kv_memory: bytes of main memory for the KV of idle sessions that left the engine's cells; default an eighth of
             the machine's memory and at most 4 GiB; 0 is none.
-        kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``.
+        kv_resident: type of the resident K/V cells, one for both or ``K/V``, such as ``f16`` or ``q8_0/q4_0``;
+            ``auto`` is quantized where memory is short and the engine gains by it, else f16.
         kv: how idle sessions are folded: ``balanced``, ``compact`` or ``exact`` (without loss).
         store: the folder that pins and named sessions are kept in, so that they outlive the process; ``auto`` is
             the environment's PINFOLD_STORE or else a folder in the user's cache, ``off`` or None keeps nothing.

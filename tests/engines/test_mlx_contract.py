@@ -21,6 +21,7 @@ from pinfold.options import RuntimeOptions
 
 TOKENS = [(31 * i * i + 7 * i) % 250 for i in range(60)]
 CUTTABLE = ("llama", "qwen2", "gemma3", "llama4", "minicpm3", "deepseek_v2")
+TOGETHER = ("llama", "qwen2", "gemma3", "minicpm3", "deepseek_v2")
 RECURRENT = ("mamba2", "qwen3_next", "falcon_h1")
 # Cells of 16 bits and another order of sums; the logits' standard deviation is 1.6 to 6.
 CLOSE = 0.05
@@ -109,6 +110,21 @@ def test_sequences_in_one_step_are_each_its_own(engine: MlxEngine) -> None:
         assert_close(one, other[0])  # type: ignore[index]
     engine.forward([Span(1, 30, [3])])  # the others rest meanwhile
     assert_close(row(engine, Span(0, 60, [9])), cold(engine, [*TOKENS, 9]))
+
+
+def test_the_next_tokens_of_all_are_one_forward(engine: MlxEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, calls = (60, 30, 4), []
+    alone = [cold(engine, [*TOKENS[:n], 9]) for n in lengths]
+    for seq, length in enumerate(lengths):
+        engine.forward([Span(seq, 0, TOKENS[:length], "none")])
+    model = engine._model
+    monkeypatch.setattr(engine, "_model", lambda *args, **options: calls.append(args) or model(*args, **options))
+    together = engine.forward([Span(seq, length, [9]) for seq, length in enumerate(lengths)])
+    assert len(calls) == (1 if engine.capabilities.model.name in TOGETHER else 3)
+    assert engine.capabilities.mode("batch").recommended == (len(calls) == 1)
+    for one, other in zip(alone, together, strict=True):
+        assert_close(one, other[0])  # type: ignore[index]
+    assert_close(row(engine, Span(1, 31, [5])), cold(engine, [*TOKENS[:30], 9, 5]))
 
 
 def test_a_whole_fork_shares_and_goes_its_own_way(engine: MlxEngine) -> None:
@@ -305,7 +321,8 @@ def test_capabilities_say_what_is_kept(engine: MlxEngine) -> None:
         "falcon_h1": "2 recurrent, 2 full",
     }
     assert c.mode("caches").reason == kinds.get(c.model.name, "2 full")
-    assert not c.mode("kv_resident quantized").usable
+    assert {c.mode(f"draft {kind}").usable for kind in ("lookup", "grammar", "model")} == {c.trim == "any"}
+    assert "not in use" in c.mode("kv_resident quantized").reason
 
 
 def test_text_goes_to_tokens_and_back(engine: MlxEngine) -> None:

@@ -117,7 +117,7 @@ def test_a_model_without_an_end(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"kv_resident": "q8_0/q4_0"}, "f16, bf16, f32"),
+        ({"kv_resident": "q7_1"}, "f16, bf16, f32"),
         ({"n_threads": 2}, "threads itself"),
         ({"n_gpu_layers": 3}, "all layers on one device"),
     ],

@@ -120,11 +120,56 @@ async def test_a_cancelled_prefill_stops_in_the_middle_of_a_forward(rt: Runtime)
     assert time.perf_counter() - began < 10  # the prefill takes 25 s
 
 
+@pytest.mark.soak
 def test_a_schema_is_kept_to(rt: Runtime) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     done = rt.chat([{"role": "user", "content": "n is 3"}], response_format=wanted, max_tokens=4)
     assert done.text.startswith('{"n":')
+
+
+@pytest.mark.soak
+def test_each_step_of_the_ladder(mlx_smollm2: Path) -> None:
+    """Bytes and KL divergence of packed cells beside 8 bits for both."""
+    import mlx.core as mx
+
+    from pinfold.engines.mlx import packing
+    from pinfold.engines.mlx.caches import Slot, open_caches, plan_caches
+    from pinfold.engines.mlx.kv_types import LADDER, parse_kv_types
+    from pinfold.engines.mlx.loading import load
+    from pinfold.engines.mlx.rehearsal import rehearse
+
+    loaded = load(mlx_smollm2, "smollm2", RuntimeOptions.parse({"n_ctx": 512}))
+    slots = plan_caches(loaded.model)
+
+    def opened(which: tuple[Slot, ...]) -> object:
+        return open_caches(mx, which, mx.float16, lambda *_: None)
+
+    shapes = rehearse(mx, loaded.model, lambda: opened(slots), loaded.tokenizer.n_vocab)
+    text = loaded.tokenizer.encode("Ann's locker is 4821. Bob's is 7396. It rained all day. Ann's locker is 4821. Bob")
+    found = {}
+    for name in LADDER:
+        plan = packing.plan_packing(mx, loaded.model, slots, shapes, parse_kv_types(name, "f16"))
+        trial = packing.try_packing(mx, loaded.model, plan, text, lambda: opened(slots), lambda p=plan: opened(p.slots))
+        packed = sum(layer.bytes_per_token for layer in plan.layers)
+        found[name] = (trial.divergence, sum(layer.whole_bytes for layer in plan.layers) / packed)
+    loaded.release()
+    assert found["q8/q8"][0] < 0.001
+    assert found["q8/q4"][0] < 0.01
+    assert all(divergence < packing.MOST_DIVERGENCE for divergence, _ in found.values())
+    assert found["q8/q4"][1] >= 2.4
+    assert found[LADDER[-1]][1] >= 3.4
+
+
+@pytest.mark.soak
+def test_a_runtime_on_packed_cells(mlx_smollm2: Path, tmp_path: Path) -> None:
+    with Runtime(mlx_smollm2, n_ctx=512, store=tmp_path, kv_resident="q8/q4") as first:
+        first.pin(SYSTEM, name="terse")
+        said = first.chat(ASK, max_tokens=6)
+    assert "Paris" in said.text
+    with Runtime(mlx_smollm2, n_ctx=512, store=tmp_path, kv_resident="q8/q4") as second:
+        again = second.chat(ASK, max_tokens=6)
+    assert (again.cache.hit_kind, again.text) == ("disk", said.text)
 
 
 class TestRuntime:

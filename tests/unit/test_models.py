@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -229,6 +230,9 @@ class TestGGUF:
             assert base.ggml_row_size(kind, weights) == size
 
 
+MLX_FILES = ("config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja")
+
+
 @dataclass
 class FakeHub:
     """Stands in for huggingface_hub: a repository's files, and what was asked for."""
@@ -352,6 +356,29 @@ class TestHub:
         snapshot = cache("m-00002-of-00002.gguf")
         fake_hub.error = ConnectionError("offline")
         assert resolve(REPO).path == snapshot / fake_hub.files[0]
+
+    def test_a_folder_of_safetensors_is_fetched_whole(self, fake_hub: FakeHub) -> None:
+        fake_hub.files = ["README.md", *MLX_FILES, "original/x.safetensors", "m.py"]
+        model = resolve("mlx-community/Some-4bit")
+        assert (model.name, model.kind, model.path) == ("Some-4bit", "mlx", fake_hub.folder)
+        assert fake_hub.downloads == sorted(MLX_FILES)
+        with pytest.raises(ModelNotFoundError, match="GGUF"):
+            resolve("mlx-community/Some-4bit:Q8_0")
+
+    def test_a_cached_folder_counts_only_when_whole(self, fake_hub: FakeHub, cache) -> None:
+        fake_hub.error = ConnectionError("offline")
+        snapshot = cache("config.json", "tokenizer.json", "a.safetensors", "model.safetensors.index.json")
+        for names, whole in ((["a.safetensors"], True), (["a.safetensors", "b.safetensors"], False)):
+            index = {"weight_map": {f"layer.{n}": name for n, name in enumerate(names)}}
+            (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+            if whole:
+                assert resolve(REPO).path == snapshot
+            else:
+                with pytest.raises(ModelNotFoundError, match="MLX folder"):
+                    resolve(REPO)
+        (snapshot / "model.safetensors.index.json").write_text("[]")
+        with pytest.raises(ModelNotFoundError, match="offline"):
+            resolve(REPO)
 
     def test_progress_bars_are_for_terminals(self, fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
         from huggingface_hub.utils.tqdm import are_progress_bars_disabled

@@ -5,6 +5,7 @@ A copy in the cache is used without asking the network, so a model that was used
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,14 @@ from typing import Any
 from pinfold.errors import ModelNotFoundError
 from pinfold.models.gguf import models_among, split_parts
 
-__all__ = ["fetch", "is_hub_id", "pick_file"]
+__all__ = ["fetch", "folder_files", "is_hub_id", "is_whole_folder", "pick_file"]
 
 TIMEOUT_S = 10.0
 # Which quantization is meant when none is named: the best trade of size for quality that a repository tends to have.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q4_1", "Q4_K_S", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
 
+_FOLDER_FILES = (".json", ".safetensors", ".jinja")
+_INDEX = "model.safetensors.index.json"
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _HUB_ID = re.compile(rf"({_PART}/{_PART})(?::(.+))?")
 
@@ -31,7 +34,8 @@ def is_hub_id(name: str) -> bool:
 
 
 def fetch(name: str, *, progress: bool) -> Path:
-    """The local path of the model `name`, downloaded unless the cache has it.
+    """The local path of the model `name`, downloaded unless the cache has it: a GGUF file, or the folder of a
+    repository in MLX format.
 
     Raises:
         ModelNotFoundError: no such repository or file, or it is not in the cache and cannot be reached.
@@ -47,7 +51,15 @@ def fetch(name: str, *, progress: bool) -> Path:
         file = _pick_cached(cached, wanted)
         if file is not None:
             return snapshot / file
-    file = pick_file(_remote_files(repo), wanted, repo)
+        if wanted is None and not cached and is_whole_folder(snapshot):
+            return snapshot
+    files = _remote_files(repo)
+    if wanted is None and not models_among(files):
+        folder = folder_files(files)
+        if folder:
+            paths = [_download(repo, file, progress=progress) for file in folder]
+            return paths[0].parent
+    file = pick_file(files, wanted, repo)
     parts = [_download(repo, part, progress=progress) for part in split_parts(file)]
     return parts[0]
 
@@ -60,7 +72,10 @@ def pick_file(files: Sequence[str], wanted: str | None, repo: str) -> str:
     """
     models = models_among(files)
     if not models:
-        msg = f"{repo} holds no GGUF file. Look for a repository of the same model whose name ends in -GGUF."
+        msg = (
+            f"{repo} holds no GGUF file and no folder of safetensors with config.json and tokenizer.json. Look for a "
+            f"repository of the same model whose name ends in -GGUF, or one of mlx-community."
+        )
         raise ModelNotFoundError(msg)
     fitting = _usual(models) if wanted is None else [f for f in models if _fits(f, wanted)]
     if len(fitting) == 1:
@@ -68,6 +83,28 @@ def pick_file(files: Sequence[str], wanted: str | None, repo: str) -> str:
     problem = f"holds no file {wanted!r}" if not fitting else "holds several models that fit"
     msg = f"{repo} {problem}. Name one as {repo}:FILE, of: {', '.join(fitting or models)}."
     raise ModelNotFoundError(msg)
+
+
+def folder_files(files: Sequence[str]) -> list[str]:
+    """The files of a repository that make a folder of safetensors with its configuration; none if it is no such one."""
+    top = [file for file in files if "/" not in file and "\\" not in file]
+    found = sorted(file for file in top if file.endswith(_FOLDER_FILES))
+    whole = {"config.json", "tokenizer.json"} <= set(found) and any(f.endswith(".safetensors") for f in found)
+    return found if whole else []
+
+
+def is_whole_folder(folder: Path) -> bool:
+    """Whether a cached folder of safetensors has its configuration and every file that its index names."""
+    here = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if not folder_files(here):
+        return False
+    if _INDEX not in here:
+        return "model.safetensors" in here
+    try:
+        named = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return set(named) <= set(here)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _usual(models: Sequence[str]) -> Sequence[str]:
@@ -138,7 +175,8 @@ def _hub_errors(repo: str) -> Iterator[None]:
     except unreachable as e:
         msg = (
             f"{repo} is not in the cache ({HF_HUB_CACHE}) and could not be fetched from Hugging Face: {e}. "
-            f"Pass the path of a .gguf file that is on this machine, or point HF_HOME at a cache that holds the model."
+            f"Pass the path of a .gguf file or an MLX folder that is on this machine, or point HF_HOME at a cache that "
+            f"holds the model."
         )
         raise ModelNotFoundError(msg) from e
 

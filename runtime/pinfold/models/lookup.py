@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -60,7 +60,10 @@ def resolve(name: str | os.PathLike[str], *, progress: bool = True) -> ResolvedM
     if path is not None or _looks_like_a_path(name):
         return _from_path(path, name)
     if hub.is_hub_id(name):
-        path = _checked_gguf(hub.fetch(name, progress=progress))
+        found = hub.fetch(name, progress=progress)
+        if found.is_dir():
+            return replace(_from_folder(found), name=name.partition("/")[2], source=f"Hugging Face, {name}")
+        path = _checked_gguf(found)
         return ResolvedModel(path.stem, "gguf", path, f"Hugging Face, {name}")
     near = difflib.get_close_matches(name, ALIASES, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,18 @@ class TestChatPinfoldIntegration(ChatModelIntegrationTests):
             return model.invoke(messages)
         first, *rest = model.stream(messages)
         return sum(rest, first)
+
+
+@pytest.mark.soak
+class TestOnMlx(TestChatPinfoldIntegration):
+    """The same suite, on the same weights as an MLX folder."""
+
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _on_mlx(self, mlx_smollm2: Path) -> None:
+        self.folder = mlx_smollm2
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**super().chat_model_params, "model": str(self.folder)}

@@ -39,9 +39,10 @@ def add(a: int, b: int) -> int:
 ADD = FunctionTool.from_defaults(add)
 
 
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[Runtime]:
-    with Runtime("smollm2", n_ctx=1024) as opened:
+@pytest.fixture(scope="module", params=["llama.cpp", pytest.param("mlx", marks=pytest.mark.soak)])
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    model = "smollm2" if request.param == "llama.cpp" else request.getfixturevalue("mlx_smollm2")
+    with Runtime(model, n_ctx=1024) as opened:
         yield opened
 
 

@@ -70,13 +70,13 @@ def row_bytes(name: str, values: int) -> int:
 
 
 def parse_kv_types(text: str, *, head_size: int, on_gpu: bool) -> KVTypes:
-    """The pair that `text` names: one type for both, or ``K/V``.
+    """The pair that `text` names: one type for both, or ``K/V``; ``auto`` is f16, and sessions are folded at rest.
 
     Raises:
         UnsupportedModeError: an unknown type, a head size that its blocks do not divide, or a pair that this device
             would run on the CPU behind the user's back.
     """
-    names = text.lower().split("/")
+    names = ("f16" if text.lower() == "auto" else text.lower()).split("/")
     if len(names) == 1:
         names *= 2
     if len(names) != 2 or any(name not in _TYPES for name in names):

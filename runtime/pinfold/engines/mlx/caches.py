@@ -10,28 +10,51 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinfold.engines.mlx.arrays import causal_mask, grown
+from pinfold.engines.mlx.packed import PackedCache, Packing
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["AttentionCache", "Opened", "Slot", "open_caches", "plan_caches"]
+__all__ = ["AttentionCache", "Opened", "Slot", "WholeCells", "open_caches", "plan_caches"]
 
 Array = Any
 Kind = Literal["full", "sliding", "chunked", "recurrent", "group"]
-_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """What one layer needs: attention over everything, over `window` tokens or over its chunk; `size` arrays of
-    recurrent state; or a group of such."""
+    recurrent state; or a group of such. `packing` is how full attention keeps its cells packed."""
 
     kind: Kind
     window: int | None = None
     size: int = 0
     parts: tuple[Slot, ...] = ()
+    packing: Packing | None = None
 
     def leaves(self) -> list[Slot]:
         """The slots in it that are no group."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.kind == "group" else [self]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCells:
+    """K and V of some tokens of a layer, [1, heads, tokens, size]."""
+
+    keys: Array
+    values: Array
+
+    def first(self, tokens: int) -> WholeCells:
+        """The first `tokens` of them."""
+        return WholeCells(self.keys[..., :tokens, :], self.values[..., :tokens, :])
+
+    def arrays(self) -> list[Array]:
+        """K and V."""
+        return [self.keys, self.values]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return int(self.keys.nbytes + self.values.nbytes)
 
 
 class AttentionCache:
@@ -55,8 +78,8 @@ class AttentionCache:
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """Appends keys and values [1, heads, tokens, size]; returns those that the new tokens can see."""
         start, end = self.offset, self.offset + keys.shape[2]
-        self.keys = self._write(self.keys, keys, start, end)
-        self.values = self._write(self.values, values, start, end)
+        self.keys = grown(self._mx, self.keys, keys, start, end, self._cells)
+        self.values = grown(self._mx, self.values, values, start, end, self._cells)
         self.offset = end
         self._on_layer(self.keys, self.values)
         first = max(start - self._window + 1, 0) if self._window else 0
@@ -70,36 +93,41 @@ class AttentionCache:
         window = window_size or self._window
         seen = min(self.offset, self._window - 1) if self._window else self.offset
         if window is not None and seen + N > window:
-            return self._causal(N, seen, window)
+            return causal_mask(self._mx, N, seen, window)
         if N == 1:
             return None
-        return self._causal(N, seen, None) if return_array else "causal"
+        return causal_mask(self._mx, N, seen, None) if return_array else "causal"
 
     def maybe_trim_front(self) -> None:
         """Models that attend in chunks offer to forget what came before; here it stays, for others to share."""
 
-    def _causal(self, count: int, seen: int, window: int | None) -> Array:
-        at = self._mx.arange(seen, seen + count)[:, None]
-        of = self._mx.arange(seen + count)[None]
-        mask = of <= at
-        return mask if window is None else mask & (at < of + window)
+    def fill(self, pieces: Sequence[WholeCells]) -> None:
+        """Begins with `pieces`, in this order."""
+        self.keys = self._mx.concatenate([piece.keys for piece in pieces], axis=2)
+        self.values = self._mx.concatenate([piece.values for piece in pieces], axis=2)
+        self.offset = self.keys.shape[2]
 
-    def _write(self, held: Array, new: Array, start: int, end: int) -> Array:
-        if held is None or end > held.shape[2]:
-            batch, heads, _, size = new.shape
-            room = -(-end // _STEP) * _STEP - start
-            fresh = self._mx.zeros((batch, heads, room, size), self._cells)
-            held = fresh if held is None else self._mx.concatenate([held[..., :start, :], fresh], axis=2)
-        held[..., start:end, :] = new.astype(self._cells)
-        return held
+    def part(self, start: int, end: int) -> WholeCells:
+        """Tokens `start` to `end` in arrays of their own."""
+        own = self._mx.contiguous
+        return WholeCells(own(self.keys[..., start:end, :]), own(self.values[..., start:end, :]))
+
+    def cut(self, length: int) -> None:
+        """Keeps the first `length` tokens."""
+        self.offset = length
+
+    def arrays(self) -> list[Array]:
+        """What must be evaluated for the cache to be there."""
+        return [self.keys, self.values]
 
 
 @dataclass(slots=True)
 class Opened:
-    """The caches of one sequence while it is computed: as the model takes them, and the same by kind."""
+    """The caches of one sequence while it is computed: as the model takes them, and the same by kind. Those of
+    attention, an `AttentionCache` or `PackedCache` each, are filled with cells of the kind that they give."""
 
     for_model: list[Any]
-    attention: list[AttentionCache]
+    attention: list[Any]
     recurrent: list[Any]
 
 
@@ -116,13 +144,19 @@ def plan_caches(model: Any) -> tuple[Slot, ...]:
 
 def open_caches(mx: Any, slots: Sequence[Slot], cells: Any, on_layer: Callable[[Array, Array], None]) -> Opened:
     """Empty caches for one sequence."""
+
+    def attention(slot: Slot) -> AttentionCache | PackedCache:
+        if slot.packing is not None:
+            return PackedCache(slot.packing, on_layer)
+        return AttentionCache(mx, slot.window, cells, on_layer)
+
     opened = Opened([], [], [])
     for slot in slots:
-        opened.for_model.append(_build(slot, opened, lambda window: AttentionCache(mx, window, cells, on_layer)))
+        opened.for_model.append(_build(slot, opened, attention))
     return opened
 
 
-def _build(slot: Slot, opened: Opened, attention: Callable[[int | None], AttentionCache]) -> Any:
+def _build(slot: Slot, opened: Opened, attention: Callable[[Slot], AttentionCache | PackedCache]) -> Any:
     from mlx_lm.models.cache import ArraysCache, CacheList
 
     if slot.kind == "group":
@@ -130,7 +164,7 @@ def _build(slot: Slot, opened: Opened, attention: Callable[[int | None], Attenti
     if slot.kind == "recurrent":
         opened.recurrent.append(ArraysCache(slot.size))
         return opened.recurrent[-1]
-    opened.attention.append(attention(slot.window))
+    opened.attention.append(attention(slot))
     return opened.attention[-1]
 
 

@@ -11,11 +11,10 @@ from typing import Any
 from pinfold.errors import UnsupportedModeError
 from pinfold.options import RuntimeOptions
 
-__all__ = ["CELLS", "Device", "choose_cells", "choose_device", "limit_memory"]
+__all__ = ["Device", "choose_device", "device_memory", "limit_memory", "whole_cells"]
 
 log = logging.getLogger("pinfold.mlx")
 
-CELLS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 # Freed buffers that MLX keeps for reuse. Caches that grow leave ever larger ones behind.
 _POOL_BYTES = 1 << 30
 
@@ -50,33 +49,33 @@ def choose_device(mx: Any, options: RuntimeOptions) -> Device:
     return Device("cpu", why)
 
 
-def choose_cells(kv_resident: str, compute: str, device: Device) -> str:
-    """The type of KV cells that `kv_resident` means: f16, bf16 or f32.
+def whole_cells(compute: str, device: Device) -> str:
+    """The type of cells that ``f16`` means: bf16 for a model that computes in it on a GPU, whose attention then need
+    not convert."""
+    return "bf16" if compute == "bfloat16" and device.name != "cpu" else "f16"
 
-    A model that computes in bf16 on a GPU keeps bf16 cells for ``f16``: equal bytes, and attention need not convert.
 
-    Raises:
-        UnsupportedModeError: a type that this engine does not have.
-    """
-    kind = kv_resident.lower()
-    if kind not in CELLS:
-        msg = (
-            f"kv_resident={kv_resident!r} is not a type of cells that the MLX engine has. Give one of "
-            f"{', '.join(CELLS)}; sessions are folded smaller when they are idle."
-        )
-        raise UnsupportedModeError(msg)
-    return "bf16" if kind == "f16" and compute == "bfloat16" and device.name != "cpu" else kind
+def device_memory(mx: Any, device: Device) -> int | None:
+    """Bytes that the GPU may still give to this process; None on a CPU or where MLX does not say."""
+    if device.name == "cpu":
+        return None
+    total = _total_memory(mx)
+    return None if total is None else max(total - int(mx.get_active_memory()), 0)
 
 
 def limit_memory(mx: Any, device: Device) -> Callable[[], None]:
-    """Bounds what MLX holds on to, and on Metal lets the model's memory be wired. Returns what undoes both."""
+    """Bounds what MLX takes and holds on to, and on Metal lets the model's memory be wired. Returns what undoes it."""
     pool = mx.set_cache_limit(_POOL_BYTES)
+    total = _total_memory(mx) if device.name != "cpu" else None
+    limit = mx.set_memory_limit(total) if total is not None else None
     wired = None
     if device.name == "metal":
         wired = mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
 
     def undo() -> None:
         mx.set_cache_limit(pool)
+        if limit is not None:
+            mx.set_memory_limit(limit)
         if wired is not None:
             mx.set_wired_limit(wired)
         mx.clear_cache()
@@ -84,6 +83,12 @@ def limit_memory(mx: Any, device: Device) -> Callable[[], None]:
             mx.clear_streams()  # a thread that ends with streams open takes the process down at its exit
 
     return undo
+
+
+def _total_memory(mx: Any) -> int | None:
+    facts = mx.device_info()
+    names = ("max_recommended_working_set_size", "total_memory", "memory_size")
+    return next((int(facts[name]) for name in names if facts.get(name)), None)
 
 
 def _gpu(mx: Any) -> str | None:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from pinfold.engines.base import Capabilities, ForwardInterrupted, Span
 from pinfold.engines.cells import CellLedger
-from pinfold.engines.mlx.device import CELLS
-from pinfold.engines.mlx.layout import LayoutMismatch, Rows
+from pinfold.engines.mlx.layout import LayoutMismatch
 from pinfold.engines.mlx.loading import Loaded, load
 from pinfold.engines.mlx.modes import describe_modes
-from pinfold.engines.mlx.sequences import Mark, Piece, Sequence
+from pinfold.engines.mlx.sequences import Mark, Sequence
+from pinfold.engines.mlx.state import StateBytes
+from pinfold.engines.mlx.together import NotTogether, share
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError, UnsupportedModeError
 from pinfold.kv.snapshot import Snapshot, allocate
 from pinfold.options import RuntimeOptions
@@ -35,11 +36,13 @@ class MlxEngine:
         self._mx = loaded.mx
         self._model: Any = loaded.model
         self._layout = loaded.layout
+        self._together = loaded.together
+        self._state = StateBytes(loaded.mx, loaded.layout, loaded.leaves)
         self._trims = loaded.trims
         self._loaded_make = loaded.make
         self._release = loaded.release
         self._by_layer = loaded.device.name == "cpu"
-        self._stride = _STRIDE if self._by_layer and not loaded.layout.sections else 1 << 30
+        self._stride = _STRIDE if self._by_layer and not loaded.attends else 1 << 30
         self._cells = CellLedger(loaded.n_cells, options.max_sequences)
         self._sequences = [self._unused() for _ in range(options.max_sequences)]
         self._interrupted = False
@@ -58,7 +61,7 @@ class MlxEngine:
                 sequence.rest()
         marks = [self._sequences[span.seq].mark() for span in spans]
         try:
-            rows = [self._evaluate(span) for span in spans]
+            rows = self._evaluate_all(spans, marks)
         except ForwardInterrupted:
             self._go_back(spans, marks)
             raise
@@ -110,28 +113,20 @@ class MlxEngine:
 
     def snapshot(self, seq: int) -> memoryview:
         sequence = self._sequences[seq]
-        planes = [
-            [self._to_rows(sequence.plane(layer, which)) for which in (0, 1) for layer in section.layers]
-            for section in self._layout.sections
-        ]
-        arrays = [array for state in sequence.states for array in state]
-        states = [None if array is None else self._to_bytes(array) for array in arrays]
-        return self._layout.pack(sequence.length, planes, states)
+        return self._layout.pack(sequence.length, self._state.take(sequence))
 
     def restore(self, seq: int, data: memoryview | bytes, length: int) -> None:
         if length > self._cells.free:
             msg = f"{length} tokens do not fit into {self._cells.free} free KV cells"
             raise CacheFullError(msg)
         try:
-            planes, states = self._layout.unpack(memoryview(data), length)
+            contents = self._layout.unpack(memoryview(data), length)
         except LayoutMismatch as e:
             self.drop(seq)
             msg = f"the bytes are no snapshot of {length} tokens of this model: {e}"
             raise EngineError(msg) from e
         sequence = self._unused()
-        sequence.length = length
-        sequence.pieces = [Piece(self._from_rows(planes, length), length)]
-        sequence.states = self._from_bytes(states)
+        self._state.fill(sequence, contents, length)
         self._sequences[seq] = sequence
         self._cells.append(seq, length)
 
@@ -183,6 +178,34 @@ class MlxEngine:
             msg = f"{total} tokens do not fit into {self._cells.free} free KV cells"
             raise CacheFullError(msg)
 
+    def _evaluate_all(self, spans: Items[Span], marks: Items[Mark]) -> list[NDArray[np.float32] | None]:
+        """All spans: those of one token with logits in one forward where the model takes them so, the others apart."""
+        found: dict[int, NDArray[np.float32] | None] = {}
+        if self._together:
+            single = [n for n, span in enumerate(spans) if len(span.tokens) == 1 and span.logits != "none"]
+            if len(single) > 1:
+                found = self._evaluate_together(spans, marks, single)
+        return [found[n] if n in found else self._evaluate(span) for n, span in enumerate(spans)]
+
+    def _evaluate_together(
+        self, spans: Items[Span], marks: Items[Mark], single: list[int]
+    ) -> dict[int, NDArray[np.float32] | None]:
+        if self._interrupted:
+            raise ForwardInterrupted
+        sequences = [self._sequences[spans[n].seq] for n in single]
+        opened = [sequence.open() for sequence in sequences]
+        self._eager = False
+        tokens = self._mx.array([spans[n].tokens[0] for n in single])[:, None]
+        try:
+            logits = self._model(tokens, cache=share(self._mx, opened))
+        except NotTogether:
+            self._go_back([spans[n] for n in single], [marks[n] for n in single])
+            return {}
+        for sequence in sequences:
+            sequence.added(1)
+        self._mx.eval(logits, [cache.arrays() for one in opened for cache in one.attention])
+        return dict(zip(single, np.array(logits.astype(self._mx.float32)), strict=True))
+
     def _evaluate(self, span: Span) -> NDArray[np.float32] | None:
         """One span. Logits are computed for the tokens that want them only: those before are evaluated apart."""
         sequence = self._sequences[span.seq]
@@ -202,7 +225,7 @@ class MlxEngine:
         self._eager = self._by_layer and len(tokens) > 1
         logits = self._model(self._mx.array(list(tokens))[None], cache=caches.for_model)
         sequence.added(len(tokens))
-        held = [(cache.keys, cache.values) for cache in caches.attention]
+        held = [cache.arrays() for cache in caches.attention]
         states = [array for state in sequence.states for array in state if array is not None]
         self._mx.eval(held, states, logits if wanted else [])
         return logits
@@ -210,40 +233,6 @@ class MlxEngine:
     def _go_back(self, spans: Items[Span], marks: Items[Mark]) -> None:
         for span, mark in zip(spans, marks, strict=True):
             self._sequences[span.seq].back(mark)
-
-    def _to_rows(self, plane: Any) -> Rows:
-        """[1, heads, tokens, size] -> uint8 [tokens, row bytes]."""
-        heads, tokens, size = plane.shape[1:]
-        rows = plane[0].swapaxes(0, 1).reshape(tokens, heads * size)
-        return np.array(self._mx.contiguous(rows).view(self._mx.uint8))
-
-    def _to_bytes(self, array: Any) -> Rows:
-        return np.array(self._mx.contiguous(array).reshape(-1).view(self._mx.uint8))
-
-    def _from_rows(self, planes: list[list[Rows]], tokens: int) -> tuple[tuple[Any, Any], ...]:
-        cells = getattr(self._mx, CELLS[self._layout.kind])
-        found: dict[int, list[Any]] = {}
-        for section, rows in zip(self._layout.sections, planes, strict=True):
-            sizes = [section.heads.k_size] * len(section.layers) + [section.heads.v_size] * len(section.layers)
-            for layer, size, plane in zip(section.layers * 2, sizes, rows, strict=True):
-                array = self._mx.array(plane).view(cells).reshape(tokens, -1, size)
-                array = self._mx.contiguous(array.swapaxes(0, 1)[None])
-                self._mx.eval(array)
-                found.setdefault(layer, []).append(array)
-        return tuple((found[layer][0], found[layer][1]) for layer in range(len(found)))
-
-    def _from_bytes(self, states: list[Rows | None]) -> list[list[Any]]:
-        arrays: list[Any] = []
-        for known, rows in zip(self._layout.states, states, strict=True):
-            if known is None or rows is None:
-                arrays.append(None)
-                continue
-            kind = getattr(self._mx, known.kind.rpartition(".")[2])
-            arrays.append(self._mx.array(rows).view(kind).reshape(known.shape))
-        self._mx.eval([array for array in arrays if array is not None])
-        counts = [len(recurrent.cache) for recurrent in self._unused().open().recurrent]
-        each = iter(arrays)
-        return [[next(each) for _ in range(count)] for count in counts]
 
 
 def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:

@@ -19,7 +19,7 @@ __all__ = ["plan_sections"]
 def plan_sections(
     model: Any, folder: ModelFolder, slots: tuple[Slot, ...], shapes: Shapes
 ) -> tuple[SectionLayout, ...]:
-    """Layers of the same reach and heads together, in the order in which they are first met.
+    """Layers of whole cells, those of the same reach and heads together, in the order in which they are first met.
 
     A description of the turning that is not right costs bits when keys are folded, never exactness.
 
@@ -28,6 +28,8 @@ def plan_sections(
     """
     groups: dict[tuple[str, Heads], list[int]] = {}
     for number, (slot, rope) in enumerate(_attention(model, folder, slots)):
+        if slot.packing is not None:
+            continue
         _, k_size, _, v_size = shapes.attention[number]
         if not k_size or not v_size:
             msg = f"Attention {number} of this model keeps no values. Use a GGUF file of the same model."

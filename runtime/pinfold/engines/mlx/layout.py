@@ -1,7 +1,8 @@
 """A sequence's KV as bytes. numpy only, so that any thread may take snapshots apart.
 
 Little endian: magic, u32 version, u32 tokens, 16 bytes of a digest over the layout; for each section the rows of K by
-layer, then those of V, each [tokens, heads x size]; then the recurrent arrays: u8 present, u32 bytes, the bytes.
+layer, then those of V, each [tokens, heads x size]; then the recurrent arrays: u8 present, u32 bytes, the bytes; then,
+where layers are packed, u32 tokens that are, and the arrays of each such layer.
 Shapes and types are not in the bytes: both sides have the same layout, or the digest differs.
 """
 
@@ -16,17 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinfold.engines.buffers import fresh
+from pinfold.engines.mlx.packed_layout import PackedLayer
 from pinfold.errors import SessionCorruptError
 from pinfold.kv.brain import from_half
 from pinfold.kv.snapshot import Heads, Opaque, Part, Plane, Section, Snapshot
 
-__all__ = ["Layout", "LayoutMismatch", "Rows", "SectionLayout", "State"]
+__all__ = ["Contents", "Layout", "LayoutMismatch", "Rows", "SectionLayout", "State"]
 
 Rows = NDArray[np.uint8]
 _MAGIC = b"PFMX"
 _VERSION = 1
 _HEAD = struct.Struct("<4sII16s")
 _STATE = struct.Struct("<BI")
+_COUNT = struct.Struct("<I")
 _KINDS = {"f16": 2, "bf16": 2, "f32": 4}
 
 
@@ -54,40 +57,63 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Contents:
+    """A sequence as arrays of bytes: the planes of each section in order, [tokens, row bytes]; the recurrent states;
+    and the arrays of each packed layer, of which the first `packed` tokens are packed."""
+
+    planes: Sequence[Sequence[Rows]]
+    states: Sequence[Rows | None]
+    packed: int = 0
+    layers: Sequence[Sequence[Rows]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """What a snapshot of this model holds. `kind` is the type of its cells; `states` has None for what is never set."""
+    """What a snapshot of this model holds. `kind` is the type of its whole cells; `states` has None for what is never
+    set; `packed` are the layers that are in no section since their cells are packed."""
 
     kind: str
     sections: tuple[SectionLayout, ...]
     states: tuple[State | None, ...]
+    packed: tuple[PackedLayer, ...] = ()
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one token's cells in all layers."""
-        return sum(self._width(section, part, n) for section in self.sections for part, n in _order(section))
+        whole = sum(self._width(section, part, n) for section in self.sections for part, n in _order(section))
+        return whole + sum(layer.bytes_per_token for layer in self.packed)
 
     def head(self, tokens: int) -> bytes:
         """What the bytes of `tokens` tokens begin with."""
         return _HEAD.pack(_MAGIC, _VERSION, tokens, hashlib.sha256(repr(self).encode()).digest()[:16])
 
-    def pack(self, tokens: int, planes: Sequence[Sequence[Rows]], states: Sequence[Rows | None]) -> memoryview:
-        """Bytes of a sequence: for each section its planes in order, [tokens, row bytes], then the states."""
+    def pack(self, tokens: int, contents: Contents) -> memoryview:
+        """Bytes of a sequence."""
         parts: list[bytes | Rows] = [self.head(tokens)]
-        parts += [plane.reshape(-1) for section in planes for plane in section]
-        for state in states:
+        parts += [plane.reshape(-1) for section in contents.planes for plane in section]
+        for state in contents.states:
             parts.append(_STATE.pack(state is not None, 0 if state is None else state.size))
             if state is not None:
                 parts.append(state.reshape(-1))
+        if self.packed:
+            parts.append(_COUNT.pack(contents.packed))
+            parts += [array.reshape(-1) for layer in contents.layers for array in layer]
         return _joined(parts)
 
-    def unpack(self, data: memoryview, tokens: int) -> tuple[list[list[Rows]], list[Rows | None]]:
-        """The planes by section and the states, views into `data`.
+    def unpack(self, data: memoryview, tokens: int) -> Contents:
+        """What the bytes hold, as views into `data`.
 
         Raises:
             LayoutMismatch: the bytes are something else.
         """
-        planes, at = self._planes(data.cast("B"), tokens)
-        return planes, self._states(data.cast("B"), at)
+        data = data.cast("B")
+        planes, at = self._planes(data, tokens)
+        states, at = self._states(data, at)
+        packed, layers, at = self._packed(data, at, tokens) if self.packed else (0, [], at)
+        if at != len(data):
+            msg = f"{len(data) - at} bytes after the last array"
+            raise LayoutMismatch(msg)
+        return Contents(planes, states, packed, layers)
 
     def open(self, data: memoryview, tokens: int) -> Snapshot:
         """The snapshot that the bytes are; one opaque section with the reason where they are none of this model's."""
@@ -103,7 +129,8 @@ class Layout:
             named = [Plane(n, part, self.kind, row) for (part, n), row in zip(_order(section), rows, strict=True)]
             snapshot.sections.append(Section(0, positions, section.heads, named))
         if at < len(data):
-            snapshot.sections.append(Opaque(bytes(data[at:]), "recurrent state"))
+            why = "packed cells" if self.packed else "recurrent state"
+            snapshot.sections.append(Opaque(bytes(data[at:]), why))
         return snapshot
 
     def close(self, snapshot: Snapshot) -> memoryview:
@@ -149,7 +176,7 @@ class Layout:
                 at += tokens * width
         return planes, at
 
-    def _states(self, data: memoryview, at: int) -> list[Rows | None]:
+    def _states(self, data: memoryview, at: int) -> tuple[list[Rows | None], int]:
         states: list[Rows | None] = []
         for known in self.states:
             present, size = _STATE.unpack(_take(data, at, _STATE.size).data)
@@ -159,10 +186,21 @@ class Layout:
                 raise LayoutMismatch(msg)
             states.append(_take(data, at, size) if present else None)
             at += size
-        if at != len(data):
-            msg = f"{len(data) - at} bytes after the last array"
+        return states, at
+
+    def _packed(self, data: memoryview, at: int, tokens: int) -> tuple[int, list[list[Rows]], int]:
+        (packed,) = _COUNT.unpack(_take(data, at, _COUNT.size).data)
+        at += _COUNT.size
+        if packed > tokens:
+            msg = f"{packed} packed tokens of {tokens}"
             raise LayoutMismatch(msg)
-        return states
+        layers: list[list[Rows]] = []
+        for layer in self.packed:
+            layers.append([])
+            for size in layer.sizes(packed, tokens - packed):
+                layers[-1].append(_take(data, at, size))
+                at += size
+        return packed, layers, at
 
     def _width(self, section: SectionLayout, part: Part, n: int) -> int:
         heads, size = section.k_heads[n], section.heads.k_size

@@ -11,12 +11,15 @@ from typing import Any
 from pinfold.engines.base import ModelInfo
 from pinfold.engines.memory import Fitted, fit_context, free_memory
 from pinfold.engines.mlx.caches import Opened, Slot, open_caches, plan_caches
-from pinfold.engines.mlx.device import CELLS, Device, choose_cells, choose_device, limit_memory
+from pinfold.engines.mlx.device import Device, choose_device, limit_memory, whole_cells
 from pinfold.engines.mlx.folder import ModelFolder, read_folder
 from pinfold.engines.mlx.heads import plan_sections
+from pinfold.engines.mlx.kv_types import CELLS
 from pinfold.engines.mlx.layout import Layout, State
 from pinfold.engines.mlx.library import load_library
 from pinfold.engines.mlx.rehearsal import Shapes, rehearse
+from pinfold.engines.mlx.resident import Resident, choose_resident
+from pinfold.engines.mlx.together import runs_together
 from pinfold.engines.mlx.tokenizer import FolderTokenizer
 from pinfold.errors import ModelFormatError, UnsupportedModeError
 from pinfold.options import RuntimeOptions
@@ -38,6 +41,9 @@ class Loaded:
     leaves: tuple[Slot, ...]
     make: Callable[[Callable[[Any, Any], None]], Opened]
     layout: Layout
+    resident: Resident
+    together: bool
+    apart_because: str
     n_ctx: int
     n_cells: int
     max_tokens: int
@@ -50,6 +56,11 @@ class Loaded:
     def trims(self) -> bool:
         """Whether a sequence can be cut: recurrent state cannot."""
         return all(leaf.kind != "recurrent" for leaf in self.leaves)
+
+    @property
+    def attends(self) -> bool:
+        """Whether any layer has cells."""
+        return bool(self.layout.sections or self.layout.packed)
 
 
 def load(path: Path, name: str, options: RuntimeOptions) -> Loaded:
@@ -77,17 +88,19 @@ def _load(
     tokenizer = FolderTokenizer(folder)
     model = _load_model(mx, folder, device)
     compute = _compute_type(mx, model)
-    kind = choose_cells(options.kv_resident, compute, device)
     slots = plan_caches(model)
-    cells = getattr(mx, CELLS[kind])
+    whole = whole_cells(compute, device)
+    shapes = rehearse(mx, model, lambda: open_caches(mx, slots, getattr(mx, CELLS[whole]), _ignore), tokenizer.n_vocab)
+    tokenizer.n_vocab = shapes.n_vocab
+    resident = choose_resident(mx, model, tokenizer, slots, shapes, whole, device, options)
+    slots = resident.slots
+    cells = getattr(mx, CELLS[resident.types.cells])
 
     def make(on_layer: Callable[[Any, Any], None]) -> Opened:
         return open_caches(mx, slots, cells, on_layer)
 
-    leaves = tuple(leaf for slot in slots for leaf in slot.leaves())
-    shapes = rehearse(mx, model, lambda: make(lambda *_: None), tokenizer.n_vocab)
-    tokenizer.n_vocab = shapes.n_vocab
-    layout = _layout(kind, model, folder, slots, shapes)
+    together, why = runs_together(mx, model, slots, lambda: make(_ignore), tokenizer.n_vocab)
+    layout = _layout(model, folder, resident, shapes)
     info = _describe(model, folder, name, tokenizer)
     fitted = _context_length(options, info, max(layout.bytes_per_token, 1), device)
     max_tokens = -(-(options.prefill_chunk + options.max_sequences) // 64) * 64
@@ -98,15 +111,18 @@ def _load(
         info=info,
         device=device,
         compute=compute,
-        leaves=leaves,
+        leaves=tuple(leaf for slot in slots for leaf in slot.leaves()),
         make=make,
         layout=layout,
+        resident=resident,
+        together=together,
+        apart_because=why,
         n_ctx=fitted.n_ctx,
         n_cells=-(-(options.kv_cells or 2 * fitted.n_ctx) // 256) * 256,
         max_tokens=max_tokens,
         max_rows=min(max_tokens, max(64, options.max_sequences)),
         context_reason=fitted.reason,
-        facets=_facets(info, device, compute, layout),
+        facets=_facets(info, device, compute, layout, resident),
         release=release,
     )
 
@@ -145,9 +161,14 @@ def _compute_type(mx: Any, model: Any) -> str:
     return str(next(floats, mx.float32)).rpartition(".")[2]
 
 
-def _layout(kind: str, model: Any, folder: ModelFolder, slots: tuple[Slot, ...], shapes: Shapes) -> Layout:
+def _ignore(*_: Any) -> None:
+    pass
+
+
+def _layout(model: Any, folder: ModelFolder, resident: Resident, shapes: Shapes) -> Layout:
     states = tuple(None if known is None else State(*known) for known in shapes.recurrent)
-    return Layout(kind, plan_sections(model, folder, slots, shapes), states)
+    sections = plan_sections(model, folder, resident.slots, shapes)
+    return Layout(resident.types.cells, sections, states, resident.layers)
 
 
 def _describe(model: Any, folder: ModelFolder, name: str, tokenizer: FolderTokenizer) -> ModelInfo:
@@ -182,13 +203,13 @@ def _context_length(options: RuntimeOptions, info: ModelInfo, bytes_per_token: i
     return fit_context(free_memory(), bytes_per_token, info.n_ctx_train, options.kv_cells)
 
 
-def _facets(info: ModelInfo, device: Device, compute: str, layout: Layout) -> dict[str, str]:
+def _facets(info: ModelInfo, device: Device, compute: str, layout: Layout, resident: Resident) -> dict[str, str]:
     """Everything besides the tokens that shapes the KV."""
     return {
         "engine": "mlx",
         "version": f"mlx {importlib.metadata.version('mlx')}, mlx-lm {importlib.metadata.version('mlx-lm')}",
         "weights": info.identity,
-        "kv types": layout.kind,
+        "kv types": str(resident.types),
         "device": device.name,
         "computed in": compute,
         "layout": layout.head(0).hex(),

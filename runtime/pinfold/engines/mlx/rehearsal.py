@@ -64,7 +64,7 @@ def _logits(mx: Any, model: Any, tokens: list[int], caches: Opened) -> np.ndarra
 
 def _copied(source: Opened, target: Opened) -> Opened:
     for old, new in zip(source.attention, target.attention, strict=True):
-        new.keys, new.values, new.offset = old.keys[..., :_CUT, :], old.values[..., :_CUT, :], old.offset
+        new.fill([old.part(0, _CUT)])
     for old, new in zip(source.recurrent, target.recurrent, strict=True):
         new.cache = list(old.cache)
     return target

@@ -12,19 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pinfold.engines.mlx.caches import Opened
+from pinfold.engines.mlx.caches import Opened, WholeCells
+from pinfold.engines.mlx.packed import PackedCells
 
-__all__ = ["Mark", "Piece", "Sequence"]
+__all__ = ["Cells", "Mark", "Piece", "Sequence"]
 
 Array = Any
+Cells = WholeCells | PackedCells
 States = list[list[Array | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The first `tokens` of K and V, [1, heads, cells, size], of each attention layer."""
+    """The first `tokens` of the cells of each attention layer."""
 
-    planes: tuple[tuple[Array, Array], ...]
+    layers: tuple[Cells, ...]
     tokens: int
 
 
@@ -50,15 +52,7 @@ class Sequence:
     def open(self) -> Opened:
         """Its caches, all pieces in one row."""
         if self.opened is None:
-            opened = self.make()
-            if self.length:
-                for number, cache in enumerate(opened.attention):
-                    cache.keys = self._row(number, 0)
-                    cache.values = self._row(number, 1)
-                    cache.offset = self.length
-            for recurrent, arrays in zip(opened.recurrent, self.states, strict=False):
-                recurrent.cache = list(arrays)
-            self.opened = opened
+            self.opened = self._filled()
         return self.opened
 
     def added(self, count: int) -> None:
@@ -72,12 +66,11 @@ class Sequence:
         settled = sum(piece.tokens for piece in self.pieces)
         if self.opened is None or settled == self.length:
             return
-        planes = []
+        layers = []
         for cache in self.opened.attention:
-            pair = tuple(self.mx.contiguous(a[..., settled : self.length, :]) for a in (cache.keys, cache.values))
-            self.mx.eval(pair)
-            planes.append((pair[0], pair[1]))
-        self.pieces.append(Piece(tuple(planes), self.length - settled))
+            layers.append(cache.part(settled, self.length))
+            self.mx.eval(layers[-1].arrays())
+        self.pieces.append(Piece(tuple(layers), self.length - settled))
 
     def rest(self) -> None:
         """Gives its caches up, keeping the pieces."""
@@ -94,7 +87,7 @@ class Sequence:
         self.length, self.states = mark.length, mark.states
         if self.opened is not None:
             for cache in self.opened.attention:
-                cache.offset = mark.length
+                cache.cut(mark.length)
             empty: list[Array | None] = []
             for number, recurrent in enumerate(self.opened.recurrent):
                 held = mark.states[number] if mark.states else empty
@@ -110,17 +103,19 @@ class Sequence:
         self.settle()
         return Sequence(self.mx, self.make, length, _first(self.pieces, length), self.states)
 
-    def plane(self, layer: int, which: int) -> Array:
-        """K (0) or V (1) of an attention layer in one row, [1, heads, length, size]."""
-        if self.opened is not None:
-            cache = self.opened.attention[layer]
-            held = cache.values if which else cache.keys
-            return held[..., : self.length, :]
-        return self._row(layer, which)
+    def cells(self) -> list[Cells]:
+        """Those of each attention layer in one row."""
+        opened = self.opened or self._filled()
+        return [cache.part(0, self.length) for cache in opened.attention]
 
-    def _row(self, layer: int, which: int) -> Array:
-        parts = [piece.planes[layer][which][..., : piece.tokens, :] for piece in self.pieces]
-        return parts[0] if len(parts) == 1 else self.mx.concatenate(parts, axis=2)
+    def _filled(self) -> Opened:
+        opened = self.make()
+        if self.length:
+            for number, cache in enumerate(opened.attention):
+                cache.fill([piece.layers[number].first(piece.tokens) for piece in self.pieces])
+        for recurrent, arrays in zip(opened.recurrent, self.states, strict=False):
+            recurrent.cache = list(arrays)
+        return opened
 
 
 def _first(pieces: list[Piece], length: int) -> list[Piece]:
@@ -128,5 +123,5 @@ def _first(pieces: list[Piece], length: int) -> list[Piece]:
     for piece in pieces:
         tokens = min(piece.tokens, length - sum(k.tokens for k in kept))
         if tokens > 0:
-            kept.append(piece if tokens == piece.tokens else Piece(piece.planes, tokens))
+            kept.append(piece if tokens == piece.tokens else Piece(piece.layers, tokens))
     return kept
