@@ -96,16 +96,14 @@ class ServerOptions(Options):
     """What goes with a server that answers in place of an engine in this process.
 
     Attributes:
-        base_url: the address of an OpenAI-compatible server such as ``http://host:8000/v1``, or several that serve the
-            same model; also taken as `model`, which then is whatever the server has.
+        base_url: the address of an OpenAI-compatible server such as ``http://host:8000/v1``, or several of one model.
         api_key: its key; None is the environment's PINFOLD_API_KEY. It is left out of pickles.
         connect_timeout: seconds for a connection to be made.
         first_token_timeout: seconds from the request to the first sign of an answer.
         token_timeout: seconds from one piece of an answer to the next.
         retries: how often a request is sent again where the server was busy or failed before anything was answered.
-        rendering: ``own`` renders the chat template here and sends raw prompts, which tells where a prompt parted from
-            a pin and holds tool calls to their form; ``messages`` sends the chat as it is; ``auto`` is ``own`` where
-            the server gives its template and tokenizer.
+        rendering: ``own`` renders the chat template here and sends raw prompts, ``messages`` sends the chat as it is,
+            ``auto`` is ``own`` where the server gives its template and tokenizer.
         pin_refresh: seconds after which a pin that nobody used is sent again, so that the server keeps it.
         lmcache: the address of an LMCache controller that pins are reported to.
     """
@@ -177,7 +175,6 @@ class RuntimeOptions(ServerOptions):
         tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.
         reasoning: ``auto``, or where the template has such a switch ``on``, ``off``, ``low``, ``medium`` or ``high``.
         timeout: seconds after which a request that set no timeout is stopped; None is never.
-        progress: called as ``progress(done, total)`` during a prefill longer than a second.
     """
 
     engine: str = "auto"
