@@ -175,7 +175,9 @@ class Transport:
             raise RequestTimeoutError(self._late(progress, address)) from e
         except httpx.HTTPError as e:
             error = connection_error(address, e)
-            raise error if certificate_fault(e) else _PassingFault(error) from e
+            # A server may close an idle connection just as it is used again: a new one is made without a wait.
+            wait = 0.0 if isinstance(e, httpx.RemoteProtocolError) else None
+            raise error if certificate_fault(e) else _PassingFault(error, wait) from e
 
     async def _receive(self, got: httpx.Response, progress: _Progress, limit: asyncio.Timeout, address: str) -> None:
         kind = got.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -243,7 +245,7 @@ class Transport:
             self._client = httpx.AsyncClient(
                 headers={"authorization": f"Bearer {self._key}"} if self._key else None,
                 timeout=httpx.Timeout(None, connect=self._options.connect_timeout),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20.0),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
                 verify=self._secure,  # reading the authorities takes tens of milliseconds, for nothing on plain http
             )
         return self._client
