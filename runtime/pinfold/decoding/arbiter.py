@@ -148,7 +148,7 @@ class Trail:
 
     def _room_for(self, drafter: Drafter, rows: int, most: int) -> int:
         """How many tokens of a drafter that takes its time would pay."""
-        imagined = Guess(range(most), "model")
+        imagined = Guess(range(most), drafter.source)
         return self._arbiter.length([imagined], self._acceptance, rows, drafter.seconds_per_token)
 
     def _learn(self, guesses: Sequence[Guess], right: int, tried: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Logits = NDArray[np.float32]
 
-__all__ = ["Capabilities", "Engine", "ForwardInterrupted", "Mode", "ModelInfo", "Span", "Tokenizer"]
+__all__ = ["BlockDrafts", "Capabilities", "Engine", "ForwardInterrupted", "Mode", "ModelInfo", "Span", "Tokenizer"]
 
 
 class ForwardInterrupted(Exception):  # noqa: N818 - a signal between engine and worker, never seen by users
@@ -240,3 +240,23 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees the model. Calling it twice is fine."""
+
+
+@runtime_checkable
+class BlockDrafts(Protocol):
+    """An engine that may have been opened with a drafter that reads what the model's layers give, in ``draft``.
+
+    What the drafter needs of a sequence's tokens is part of the sequence: it is forked, cut, saved and restored with
+    it, counts in `Capabilities.bytes_per_token`, and the drafter's weights count in `Capabilities.fingerprint`.
+    """
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of one guess; 0 where the engine was opened without such a drafter."""
+
+    def draft_block(self, seq: int, token: int) -> list[int]:
+        """Up to `block_size` tokens that may follow `token`, which itself follows all of `seq`. `seq` stays as it is.
+
+        Raises:
+            DecodeError: the drafter failed; `seq` is as it was.
+        """

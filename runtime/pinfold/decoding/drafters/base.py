@@ -28,6 +28,10 @@ class Drafter(Protocol):
     """Guesses for one request, whose `tokens` list it was made with and which grows between two calls."""
 
     @property
+    def source(self) -> str:
+        """The name that its guesses bear."""
+
+    @property
     def seconds_per_token(self) -> float:
         """What a token of a guess costs to make; 0 where that is next to nothing beside a forward."""
 

@@ -15,14 +15,14 @@ from pinfold.errors import UnsupportedModeError
 __all__ = ["AttentionCache", "Opened", "Slot", "open_caches", "plan_caches"]
 
 Array = Any
-Kind = Literal["full", "sliding", "chunked", "recurrent", "group"]
+Kind = Literal["full", "sliding", "chunked", "recurrent", "group", "drafter"]
 _STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """What one layer needs: attention over everything, over `window` tokens or over its chunk; `size` arrays of
-    recurrent state; or a group of such."""
+    recurrent state; or a group of such; a layer of a drafter takes its share of the cells itself."""
 
     kind: Kind
     window: int | None = None

@@ -35,6 +35,7 @@ class MlxEngine:
         self._mx = loaded.mx
         self._model: Any = loaded.model
         self._layout = loaded.layout
+        self._drafter = loaded.drafter
         self._trims = loaded.trims
         self._loaded_make = loaded.make
         self._release = loaded.release
@@ -47,6 +48,7 @@ class MlxEngine:
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
         self.max_rows = loaded.max_rows
+        self.block_size = loaded.drafter.guesses if loaded.drafter else 0
         self.capabilities = _capabilities(loaded, options)
 
     def forward(self, spans: Items[Span]) -> list[NDArray[np.float32] | None]:
@@ -153,9 +155,19 @@ class MlxEngine:
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return self._layout.close(snapshot)
 
+    def draft_block(self, seq: int, token: int) -> list[int]:
+        if self._drafter is None:
+            msg = "this engine was opened without a drafter"
+            raise EngineError(msg)
+        try:
+            return self._drafter.draft(self._sequences[seq].open().for_model, token)
+        except (RuntimeError, ValueError) as e:
+            msg = f"MLX failed in a draft: {e}"
+            raise DecodeError(msg) from e
+
     def close(self) -> None:
         if self._model is not None:
-            self._model = None
+            self._model = self._drafter = None
             self._sequences.clear()
             self._release()
 

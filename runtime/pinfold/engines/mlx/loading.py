@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinfold.draft_modes import BLOCKS, parse_draft
 from pinfold.engines.base import ModelInfo
 from pinfold.engines.memory import Fitted, fit_context, free_memory
+from pinfold.engines.mlx.blocks.drafter import BlockDrafter
+from pinfold.engines.mlx.blocks.loading import join_drafter
 from pinfold.engines.mlx.caches import Opened, Slot, open_caches, plan_caches
 from pinfold.engines.mlx.device import CELLS, Device, choose_cells, choose_device, limit_memory
 from pinfold.engines.mlx.folder import ModelFolder, read_folder
@@ -44,6 +47,7 @@ class Loaded:
     max_rows: int
     context_reason: str
     facets: dict[str, str]
+    drafter: BlockDrafter | None
     release: Callable[[], None]
 
     @property
@@ -79,21 +83,23 @@ def _load(
     compute = _compute_type(mx, model)
     kind = choose_cells(options.kv_resident, compute, device)
     slots = plan_caches(model)
+    network, drafter = _with_drafter(mx, model, name, options, device)
+    slots += (Slot("drafter"),) * (drafter.n_layers if drafter else 0)
     cells = getattr(mx, CELLS[kind])
 
     def make(on_layer: Callable[[Any, Any], None]) -> Opened:
         return open_caches(mx, slots, cells, on_layer)
 
     leaves = tuple(leaf for slot in slots for leaf in slot.leaves())
-    shapes = rehearse(mx, model, lambda: make(lambda *_: None), tokenizer.n_vocab)
+    shapes = rehearse(mx, network, lambda: make(lambda *_: None), tokenizer.n_vocab)
     tokenizer.n_vocab = shapes.n_vocab
-    layout = _layout(kind, model, folder, slots, shapes)
+    layout = _layout(kind, network, folder, slots, shapes)
     info = _describe(model, folder, name, tokenizer)
     fitted = _context_length(options, info, max(layout.bytes_per_token, 1), device)
     max_tokens = -(-(options.prefill_chunk + options.max_sequences) // 64) * 64
     return Loaded(
         mx=mx,
-        model=model,
+        model=network,
         tokenizer=tokenizer,
         info=info,
         device=device,
@@ -106,7 +112,8 @@ def _load(
         max_tokens=max_tokens,
         max_rows=min(max_tokens, max(64, options.max_sequences)),
         context_reason=fitted.reason,
-        facets=_facets(info, device, compute, layout),
+        facets=_facets(info, device, compute, layout) | ({"drafter": drafter.identity} if drafter else {}),
+        drafter=drafter,
         release=release,
     )
 
@@ -130,6 +137,15 @@ def _load_model(mx: Any, folder: ModelFolder, device: Device) -> Any:
         model.set_dtype(mx.float32)
     mx.eval(model.parameters())
     return model
+
+
+def _with_drafter(
+    mx: Any, model: Any, name: str, options: RuntimeOptions, device: Device
+) -> tuple[Any, BlockDrafter | None]:
+    mode = parse_draft(options.draft)
+    if mode.kind not in BLOCKS:
+        return model, None
+    return join_drafter(mx, model, name, mode, mx.float32 if device.name == "cpu" else None)
 
 
 def _no_model(folder: ModelFolder, error: Exception) -> ModelFormatError:
