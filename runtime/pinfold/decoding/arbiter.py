@@ -23,6 +23,8 @@ _LEAST_GAIN = 1.04
 _LEAST_CHANCE = 0.02
 # Tokens of a guess that are watched while nothing is drafted.
 _WATCHED = 8
+# Of the time of plain decoding, what may go into guesses that are only watched, where making one takes time.
+_WATCHING = 0.01
 
 
 class Arbiter:
@@ -85,6 +87,7 @@ class Trail:
         self._guesses: Sequence[Guess] = ()
         self._watched: _Watched | None = None
         self._rounds = 0
+        self._unasked = 0  # rounds since a drafter that takes its time was asked
         self._counts: dict[str, list[int]] = {}
 
     def draft(self, rows: int, most: int) -> list[int]:
@@ -147,9 +150,14 @@ class Trail:
         return guesses
 
     def _room_for(self, drafter: Drafter, rows: int, most: int) -> int:
-        """How many tokens of a drafter that takes its time would pay."""
-        imagined = Guess(range(most), drafter.source)
-        return self._arbiter.length([imagined], self._acceptance, rows, drafter.seconds_per_token)
+        """How many tokens of a drafter that takes its time would pay; now and then a few, to see whether they would."""
+        each = drafter.seconds_per_token
+        room = self._arbiter.length([Guess(range(most), drafter.source)], self._acceptance, rows, each)
+        self._unasked += 1
+        if not room and each * _WATCHED < _WATCHING * self._unasked * self._arbiter.costs.seconds(rows):
+            room = min(most, _WATCHED)
+        self._unasked = 0 if room else self._unasked
+        return room
 
     def _learn(self, guesses: Sequence[Guess], right: int, tried: int) -> None:
         for guess in guesses:

@@ -31,6 +31,7 @@ Say = Callable[[Sequence[int], int], list[int]]
 class Drafter:
     """Guesses what it is told to, and keeps the options of the arbiter open by being called a lookup."""
 
+    source = "model"
     seconds_per_token = 0.0
 
     def __init__(self, tokens: Sequence[int], say: Say) -> None:

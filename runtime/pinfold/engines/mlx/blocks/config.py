@@ -175,7 +175,7 @@ def check_fit(config: BlockConfig, name: str, target: Target) -> None:
     wrong = list(_differences(config, target))
     if wrong:
         msg = (
-            f"{name} cannot draft for {target.name}: {'; '.join(wrong)}. Use the {config.kind} checkpoint that was made "
+            f"{name} cannot draft for {target.name}: {'; '.join(wrong)}. Use the {config.kind} checkpoint made "
             f"for this model, or draft='auto'."
         )
         raise UnsupportedModeError(msg)
