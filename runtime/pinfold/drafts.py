@@ -41,7 +41,7 @@ def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManag
     mode = parse_draft(options.draft)
     if mode.kind == "off":
         return None
-    if engine.capabilities.trim != "any":
+    if engine.capabilities.trim != "any" and not engine.capabilities.undo:
         if mode.kind == "auto":
             return None
         msg = f"draft={options.draft!r}: {_NEVER_CUT}. Use draft='auto' or 'off'."

@@ -213,11 +213,18 @@ def test_a_request_may_name_the_drafter_that_is_there(
         rt.chat(MESSAGES, draft="dflash", max_tokens=9)
 
 
-def test_a_state_that_cannot_be_cut_is_refused_by_name(random_mlx: Callable[[str], Path], tmp_path: Path) -> None:
-    config = config_of("dflash")
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1"])
+def test_a_recurrent_state_goes_back_to_where_it_was(
+    name: str, random_mlx: Callable[[str], Path], opened: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    layers = 4 if name == "qwen3_next" else 2
+    config = config_of("dflash", num_target_layers=layers, target_layer_ids=[0, layers - 1])
     folder = write_drafter(tmp_path / "small", config, random_weights(config))
-    with pytest.raises(UnsupportedModeError, match="cannot be cut"):
-        Runtime(random_mlx("qwen3_next"), draft=f"dflash:{folder}", **OPTIONS)
+    rt = opened(random_mlx(name), f"dflash:{folder}")
+    plain, drafted = plain_and_drafted(rt)
+    assert drafted.text == plain.text
+    assert drafted.draft.rounds > 5
+    assert drafted.draft.accepted < drafted.draft.drafted
 
 
 @pytest.mark.parametrize("draft", ["dflash:x", "dspark:x"])

@@ -28,10 +28,15 @@ _WATCHING = 0.01
 
 
 class Arbiter:
-    """Chooses how many guessed tokens to verify. One for each engine."""
+    """Chooses how many guessed tokens to verify. One for each engine.
 
-    def __init__(self, costs: ForwardCosts) -> None:
+    Args:
+        recomputes: whether a guess that fails costs a second forward, for the tokens before it.
+    """
+
+    def __init__(self, costs: ForwardCosts, *, recomputes: bool = False) -> None:
         self.costs = costs
+        self._recomputes = recomputes
         self.acceptance = Acceptance()
 
     def length(self, guesses: Sequence[Guess], acceptance: Acceptance, rows: int, each: float = 0.0) -> int:
@@ -55,7 +60,8 @@ class Arbiter:
                 expected += chance
                 count += 1
                 if rows + count in _SIZES or place == last:
-                    rate = expected / (self.costs.seconds(rows + count) + each * count)
+                    again = (1 - chance) * self.costs.seconds(rows) if self._recomputes else 0.0
+                    rate = expected / (self.costs.seconds(rows + count) + each * count + again)
                     if rate > best_rate:
                         best, best_rate = count, rate
         return best

@@ -51,7 +51,7 @@ class Drafting:
         blocks: BlockModel | None = None,
     ) -> None:
         self._engine = engine
-        self._arbiter = Arbiter(costs)
+        self._arbiter = Arbiter(costs, recomputes=engine.capabilities.trim != "any")
         self._trial = trial
         self._keep = keep
         self._model = model

@@ -68,6 +68,7 @@ class Capabilities:
     Attributes:
         engine: the engine's name; `device` is where it computes.
         trim: ``any`` length, or ``never`` (recurrent state): then only whole sequences are reused.
+        undo: whether `Engine.trim` can take back tokens of the last forward even so.
         fingerprint: everything besides the tokens that shaped the KV (weights, KV types, RoPE, versions).
         facets: the same as the fingerprint by name, as text, so that a difference can be explained.
         bytes_per_token: KV bytes of one token in all layers.
@@ -85,6 +86,7 @@ class Capabilities:
     bytes_per_token: int
     modes: tuple[Mode, ...] = field(default=())
     facets: Mapping[str, str] = field(default_factory=dict)
+    undo: bool = False
 
     def mode(self, name: str) -> Mode:
         """The row called `name`; KeyError if there is none."""

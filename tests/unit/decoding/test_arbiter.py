@@ -90,6 +90,13 @@ def test_a_drafter_that_did_not_pay_is_looked_at_again() -> None:
     assert slow.asked == [8, 8]  # a watched guess costs as much as 2.4 tokens: a hundredth of 240
 
 
+def test_a_guess_that_would_barely_pay_is_left_out_where_a_failure_costs_a_second_forward() -> None:
+    costs = ForwardCosts("cpu", {rows: 0.010 * (1 + 0.4 * rows) for rows in POINTS})
+    guess = [Guess([5] * 20, "lookup", 1)]
+    lengths = [Arbiter(costs, recomputes=again).length(guess, Acceptance(), 1) for again in (False, True)]
+    assert lengths == [2, 0]
+
+
 def test_there_are_never_more_rows_than_a_forward_takes() -> None:
     t = trail(FLAT, Fixed([5] * 200))
     assert len(t.draft(MOST_ROWS - 3, 200)) <= 3

@@ -16,6 +16,7 @@ from pinfold.engines.mlx.device import CELLS
 from pinfold.engines.mlx.layout import LayoutMismatch, Rows
 from pinfold.engines.mlx.loading import Loaded, load
 from pinfold.engines.mlx.modes import describe_modes
+from pinfold.engines.mlx.replay import Replays
 from pinfold.engines.mlx.sequences import Mark, Piece, Sequence
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError, UnsupportedModeError
 from pinfold.kv.snapshot import Snapshot, allocate
@@ -44,6 +45,7 @@ class MlxEngine:
         self._cells = CellLedger(loaded.n_cells, options.max_sequences)
         self._sequences = [self._unused() for _ in range(options.max_sequences)]
         self._interrupted = False
+        self._replays = Replays(lambda sequence, tokens: self._run(sequence, tokens, wanted=False))
         self._eager = False
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
@@ -54,6 +56,7 @@ class MlxEngine:
     def forward(self, spans: Items[Span]) -> list[NDArray[np.float32] | None]:
         self._check(spans)
         self._interrupted = False
+        self._replays.keep((), ())
         running = {span.seq for span in spans}
         for seq, sequence in enumerate(self._sequences):
             if seq not in running:
@@ -70,6 +73,8 @@ class MlxEngine:
             raise DecodeError(msg) from e
         for span in spans:
             self._cells.append(span.seq, len(span.tokens))
+        if not self._trims:
+            self._replays.keep(spans, marks)
         return rows
 
     def interrupt(self) -> None:
@@ -93,16 +98,19 @@ class MlxEngine:
         have = self._cells.length(seq)
         if length == have:
             return
-        if not self._trims or length > have:
+        sequence = self._sequences[seq]
+        if length > have or not (self._trims or self._replays.cut(seq, sequence, length)):
             self.drop(seq)
             msg = f"this model's state cannot be cut back to {length} tokens; the sequence was dropped"
             raise TrimError(msg)
-        self._sequences[seq].cut(length)
+        if self._trims:
+            sequence.cut(length)
         self._cells.cut(seq, length)
 
     def drop(self, seq: int) -> None:
         self._sequences[seq] = self._unused()
         self._cells.cut(seq, 0)
+        self._replays.forget(seq)
 
     def free_cells(self) -> int:
         return self._cells.free
@@ -176,8 +184,7 @@ class MlxEngine:
 
     def _after_layer(self, keys: Any, values: Any) -> None:
         """Evaluates layer by layer where a forward is long, so that it can be interrupted in the middle."""
-        if self._interrupted:
-            raise ForwardInterrupted
+        self._stop_if_asked()
         if self._eager:
             self._mx.eval(keys, values)
 
@@ -208,8 +215,7 @@ class MlxEngine:
 
     def _run(self, sequence: Sequence, tokens: Items[int], *, wanted: bool) -> Any:
         """Evaluates `tokens`; their logits, [1, tokens, n_vocab], only if they are `wanted`."""
-        if self._interrupted:
-            raise ForwardInterrupted
+        self._stop_if_asked()
         caches = sequence.open()
         self._eager = self._by_layer and len(tokens) > 1
         logits = self._model(self._mx.array(list(tokens))[None], cache=caches.for_model)
@@ -218,6 +224,10 @@ class MlxEngine:
         states = [array for state in sequence.states for array in state if array is not None]
         self._mx.eval(held, states, logits if wanted else [])
         return logits
+
+    def _stop_if_asked(self) -> None:
+        if self._interrupted and not self._replays.running:
+            raise ForwardInterrupted
 
     def _go_back(self, spans: Items[Span], marks: Items[Mark]) -> None:
         for span, mark in zip(spans, marks, strict=True):
@@ -271,4 +281,5 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
         bytes_per_token=loaded.layout.bytes_per_token,
         modes=describe_modes(loaded),
         facets=loaded.facets,
+        undo=not loaded.trims,
     )

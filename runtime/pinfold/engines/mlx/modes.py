@@ -11,7 +11,6 @@ from pinfold.engines.mlx.loading import Loaded
 __all__ = ["describe_modes"]
 
 _CANNOT_CUT = "recurrent state cannot be cut: only whole sessions and pins are reused"
-_NO_DRAFTS = "a wrong guess could not be taken back: recurrent state cannot be cut"
 _NEEDS_CHECKPOINT = "with a checkpoint that was made for this model"
 
 
@@ -38,8 +37,6 @@ def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
 
 def _drafters(loaded: Loaded) -> tuple[Mode, ...]:
     """Whether drafters that read the model's layers can help it."""
-    if not loaded.trims:
-        return tuple(Mode(f"draft {kind}", False, False, _NO_DRAFTS) for kind in BLOCKS)
     ready = loaded.drafter.kind if loaded.drafter else ""
     return tuple(
         Mode(f"draft {kind}", True, kind == ready, "in use" if kind == ready else _NEEDS_CHECKPOINT) for kind in BLOCKS
