@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Reference", "config_of", "random_weights", "write_drafter"]
+__all__ = ["Reference", "config_of", "random_weights", "write_drafter", "write_gguf"]
 
 Array = NDArray[np.float64]
 VOCAB, HIDDEN = 300, 64
@@ -123,6 +123,14 @@ class Reference:
 
     def guess(self, taps: Sequence[Array], anchor: int) -> list[int]:
         """What it guesses after `anchor`, with what each tapped layer gave, [tokens, hidden], for all tokens before."""
+        hidden = self._slots(taps, anchor)
+        return self._pick(hidden if "markov_rank" in self.config else hidden[1:], anchor)
+
+    def logits(self, taps: Sequence[Array], anchor: int) -> Array:
+        """Logits [block, n_vocab] of all slots, before any head."""
+        return self._slots(taps, anchor) @ self.embedding.T
+
+    def _slots(self, taps: Sequence[Array], anchor: int) -> Array:
         c = self.config
         context = self._norm(np.concatenate(taps, axis=1) @ self._w("fc").T, "hidden_norm")
         hidden = self.embedding[[anchor] + [c["mask_token_id"]] * (c["block_size"] - 1)]
@@ -138,9 +146,7 @@ class Reference:
                     hidden = hidden + self._convolve(name, 1, after, inner)
                 else:
                     hidden = hidden + part(inner)
-        hidden = self._norm(hidden, "norm")
-        slots = hidden if "markov_rank" in c else hidden[1:]
-        return self._pick(slots, anchor)
+        return self._norm(hidden, "norm")
 
     def _pick(self, slots: Array, anchor: int) -> list[int]:
         picked, previous = [], anchor
@@ -218,3 +224,54 @@ class Reference:
     def _norm(self, states: Array, name: str) -> Array:
         scale = np.sqrt((states**2).mean(axis=-1, keepdims=True) + self.config["rms_norm_eps"])
         return states / scale * self._w(name)
+
+
+# From the names of published checkpoints to those in GGUF files; those of layers without their prefix.
+_GGUF = {"fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm"}
+_GGUF_LAYER = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(path: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]], **extra: Any) -> Path:
+    """The same DFlash checkpoint as a GGUF file, whose taps name the layers that follow. `extra` are further tensors."""
+    from gguf import GGUFWriter
+
+    c = {**config, **config["dflash_config"]}
+    writer = GGUFWriter(path, c.get("gguf_architecture", "dflash"))
+    writer.add_context_length(c["max_position_embeddings"])
+    writer.add_embedding_length(c["hidden_size"])
+    writer.add_block_count(c["num_hidden_layers"])
+    writer.add_feed_forward_length(c["intermediate_size"])
+    writer.add_head_count(c["num_attention_heads"])
+    writer.add_head_count_kv(c["num_key_value_heads"])
+    writer.add_key_length(c["head_dim"])
+    writer.add_value_length(c["head_dim"])
+    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    writer.add_rope_freq_base(c["rope_theta"])
+    writer.add_vocab_size(c["vocab_size"])
+    writer.add_uint32("dflash.block_size", c["block_size"])
+    writer.add_array("dflash.target_layers", [tap + 1 for tap in c["target_layer_ids"]])
+    writer.add_string("tokenizer.ggml.model", "none")
+    writer.add_uint32("tokenizer.ggml.mask_token_id", c["mask_token_id"])
+    for name, array in weights.items():
+        prefix, _, rest = name.removesuffix(".weight").partition("layers.")
+        number, _, part = rest.partition(".")
+        writer.add_tensor(f"blk.{number}.{_GGUF_LAYER[part]}.weight" if rest else f"{_GGUF[prefix]}.weight", array)
+    for name, array in extra.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

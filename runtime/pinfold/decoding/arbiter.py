@@ -135,7 +135,7 @@ class Trail:
     def facts(self) -> DraftFacts:
         """What was drafted and accepted so far."""
         sources = {source: SourceFacts(*counts) for source, counts in self._counts.items()}
-        return DraftFacts(self._rounds, sources)
+        return DraftFacts(self._rounds, sources, "; ".join(filter(None, (d.excuse for d in self._drafters))))
 
     def close(self) -> None:
         """The request has ended."""

@@ -248,13 +248,16 @@ class Engine(Protocol):
 class BlockDrafts(Protocol):
     """An engine that may have been opened with a drafter that reads what the model's layers give, in ``draft``.
 
-    What the drafter needs of a sequence's tokens is part of the sequence: it is forked, cut, saved and restored with
-    it, counts in `Capabilities.bytes_per_token`, and the drafter's weights count in `Capabilities.fingerprint`.
+    What the drafter needs of a sequence's tokens is forked and cut with the sequence. Where snapshots hold it too, it
+    counts in `Capabilities.bytes_per_token`, and the drafter's weights count in `Capabilities.fingerprint`.
     """
 
     @property
     def block_size(self) -> int:
         """Tokens of one guess; 0 where the engine was opened without such a drafter."""
+
+    def knows_features(self, seq: int) -> bool:
+        """Whether the drafter has what it needs of all of `seq`: not if it was restored from a snapshot without."""
 
     def draft_block(self, seq: int, token: int) -> list[int]:
         """Up to `block_size` tokens that may follow `token`, which itself follows all of `seq`. `seq` stays as it is.

@@ -20,7 +20,7 @@ class Fixed:
 
     def __init__(self, tokens: list[int], source: str = "lookup", strength: int = 3, cost: float = 0.0) -> None:
         self.said = Guess(tokens, source, strength)
-        self.source, self.seconds_per_token = source, cost
+        self.source, self.excuse, self.seconds_per_token = source, "", cost
         self.asked: list[int] = []
 
     def guess(self, ahead: list[int], most: int) -> Guess | None:

@@ -15,6 +15,7 @@ __all__ = ["BlockModel"]
 log = logging.getLogger("pinfold.drafts")
 
 _FADE = 0.9
+_SITS_OUT = "the session was restored without what its drafter needs to know of it"
 
 
 class BlockModel:
@@ -30,10 +31,12 @@ class BlockModel:
         """A drafter for the request with this list of tokens, which grows, and whose sequence `seq` tells."""
         return _BlockDrafter(self, tokens, seq)
 
+    def can_draft(self, tokens: Sequence[int], seq: int) -> bool:
+        """Whether the features of all of `tokens` but the last are known."""
+        return self._engine.length(seq) == len(tokens) - 1 and self._blocks.knows_features(seq)
+
     def draft(self, tokens: Sequence[int], seq: int) -> list[int]:
         """What may follow `tokens`, all but the last of which are in `seq`."""
-        if self._engine.length(seq) != len(tokens) - 1:
-            return []
         began = time.perf_counter()
         try:
             guess = self._blocks.draft_block(seq, tokens[-1])
@@ -53,6 +56,7 @@ class _BlockDrafter:
         self._model = model
         self._tokens = tokens
         self._seq = seq
+        self.excuse = ""
 
     @property
     def source(self) -> str:
@@ -65,6 +69,9 @@ class _BlockDrafter:
     def guess(self, ahead: Sequence[int], most: int) -> Guess | None:
         seq = self._seq()
         if ahead or seq is None:  # a block begins at the last token of the answer
+            return None
+        if not self._model.can_draft(self._tokens, seq):
+            self.excuse = _SITS_OUT
             return None
         tokens = self._model.draft(self._tokens, seq)[:most]
         return Guess(tokens, self._model.kind) if tokens else None

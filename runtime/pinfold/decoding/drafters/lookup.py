@@ -22,6 +22,7 @@ class Lookup:
     """
 
     source = "lookup"
+    excuse = ""
     seconds_per_token = 0.0
 
     def __init__(self, tokens: Sequence[int]) -> None:

@@ -120,6 +120,7 @@ class _ModelDrafter:
     """`base.Drafter` of one request."""
 
     source = "model"
+    excuse = ""
 
     def __init__(self, model: SmallModel, tokens: Sequence[int]) -> None:
         self._model = model

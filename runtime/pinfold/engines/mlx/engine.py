@@ -173,6 +173,9 @@ class MlxEngine:
             msg = f"MLX failed in a draft: {e}"
             raise DecodeError(msg) from e
 
+    def knows_features(self, seq: int) -> bool:  # noqa: ARG002 - they are in snapshots too
+        return self._drafter is not None
+
     def close(self) -> None:
         if self._model is not None:
             self._model = self._drafter = None
