@@ -171,7 +171,7 @@ class RuntimeOptions(ServerOptions):
         draft: where guesses of the next tokens come from, which make answers faster and never change them: ``auto``
             (whatever pays), ``lookup`` (the prompt and the answer), ``grammar`` (what a schema forces), ``model:PATH``
             (a smaller model of the same vocabulary), ``dflash:PATH`` or ``dspark:PATH`` (a checkpoint that was made for
-            this model, on MLX) or ``off``.
+            this model) or ``off``.
         draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
         tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.

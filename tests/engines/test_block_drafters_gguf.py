@@ -1,8 +1,9 @@
-"""Block drafters on llama.cpp: guesses as computed by hand from the target's layers, and a session's way through them."""
+"""Block drafters on llama.cpp: guesses as computed by hand, and features that follow a sequence as far as they can."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from pinfold import Runtime
 from pinfold.decoding.costs import POINTS, ForwardCosts
+from pinfold.draft_modes import DraftMode
 from pinfold.engines.base import BlockDrafts, Span
+from pinfold.engines.llama_cpp.block_loading import open_drafter
 from pinfold.engines.llama_cpp.engine import LlamaCppEngine
 from pinfold.engines.llama_cpp.library import load_library
 from pinfold.engines.llama_cpp.symbols import TapSymbols, find_taps
@@ -66,6 +69,13 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
             engine.drop(seq)
 
 
+@pytest.fixture(scope="module")
+def loaded(engine: LlamaCppEngine) -> Callable[[str, Path], None]:
+    """Loads a drafter for the target that is there already."""
+    options = RuntimeOptions.parse({"n_ctx": 256, "max_sequences": 4})
+    return lambda kind, path: open_drafter(engine._loaded, DraftMode(kind, str(path)), options).close()
+
+
 def weights(config: dict[str, Any] = CONFIG) -> dict[str, Any]:
     """Random ones that speak up against embeddings as small as this target's."""
     found = random_weights(config)
@@ -84,6 +94,7 @@ def expected(engine: LlamaCppEngine) -> np.ndarray:
     return reference.logits(layer_outputs(engine, TOKENS), ANCHOR)
 
 
+@cache
 def embedding() -> np.ndarray:
     path = resolve("smollm2").path
     (table,) = [t for t in gguf.GGUFReader(path).tensors if t.name == "token_embd.weight"]
@@ -194,33 +205,36 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_drafter_for_another_target_is_refused_by_name(
-    name: str, smollm2: str, taps_are_there: None, tmp_path: Path
+    name: str, loaded: Callable[[str, Path], None], tmp_path: Path
 ) -> None:
     changes, text = WRONG[name]
     config = {**CONFIG, "dflash_config": {**CONFIG["dflash_config"]}}
     for key, value in changes.items():
         (config["dflash_config"] if key in config["dflash_config"] else config)[key] = value
     with pytest.raises(UnsupportedModeError, match=text):
-        open_engine(smollm2, f"dflash:{write_gguf(tmp_path / 'small.gguf', config, weights(config))}")
+        loaded("dflash", write_gguf(tmp_path / "small.gguf", config, weights(config)))
 
 
-def test_other_heads_files_and_modes_are_refused_by_name(smollm2: str, drafter: Path, tmp_path: Path) -> None:
+def test_other_heads_files_and_modes_are_refused_by_name(
+    loaded: Callable[[str, Path], None], smollm2: str, drafter: Path, tmp_path: Path
+) -> None:
     markov = {"markov_w1.weight": np.zeros((VOCAB, 8), "f4"), "markov_w2.weight": np.zeros((VOCAB, 8), "f4")}
     other = write_gguf(tmp_path / "dspark.gguf", CONFIG, weights(), **markov)
-    with pytest.raises(UnsupportedModeError, match="a drafter of DSpark"):
-        open_engine(smollm2, f"dflash:{other}")
-    with pytest.raises(UnsupportedModeError, match="runs no dspark"):
-        open_engine(smollm2, f"dspark:{other}")
-    with pytest.raises(UnsupportedModeError, match="is no DFlash drafter"):
-        open_engine(smollm2, f"dflash:{resolve(smollm2).path}")
-    with pytest.raises(UnsupportedModeError, match="is a folder"):
-        open_engine(smollm2, f"dflash:{tmp_path}")
-    with pytest.raises(ModelNotFoundError):
-        open_engine(smollm2, f"dflash:{tmp_path / 'nowhere.gguf'}")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(drafter.read_bytes()[:5000])
-    with pytest.raises(ModelFormatError):
-        open_engine(smollm2, f"dflash:{cut}")
+    target = resolve(smollm2).path
+    assert target is not None
+    refused: list[tuple[str, Path, type[Exception], str]] = [
+        ("dflash", other, UnsupportedModeError, "a drafter of DSpark"),
+        ("dspark", other, UnsupportedModeError, "runs no dspark"),
+        ("dflash", target, UnsupportedModeError, "is no DFlash drafter"),
+        ("dflash", tmp_path, UnsupportedModeError, "is a folder"),
+        ("dflash", tmp_path / "nowhere.gguf", ModelNotFoundError, "no model file"),
+        ("dflash", cut, ModelFormatError, "cut"),
+    ]
+    for kind, path, error, text in refused:
+        with pytest.raises(error, match=text):
+            loaded(kind, path)
 
 
 def test_a_build_without_taps_says_so(smollm2: str, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:

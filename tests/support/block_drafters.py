@@ -244,7 +244,7 @@ _GGUF_LAYER = {
 
 
 def write_gguf(path: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]], **extra: Any) -> Path:
-    """The same DFlash checkpoint as a GGUF file, whose taps name the layers that follow. `extra` are further tensors."""
+    """The same DFlash checkpoint as a GGUF file, where a tap is the layer behind. `extra` are further tensors."""
     from gguf import GGUFWriter
 
     c = {**config, **config["dflash_config"]}
