@@ -147,6 +147,22 @@ def expected_without_context(engine: LlamaCppEngine) -> np.ndarray:
     return reference.logits([np.zeros((40, HIDDEN))] * 3, ANCHOR)
 
 
+def test_dspark_fills_all_slots_from_left_to_right(smollm2: str, taps_are_there: None, tmp_path: Path) -> None:
+    """The Markov head says 1000 more than the token before it, whatever the slots say."""
+    one, two = np.zeros((VOCAB, 16), "f4"), np.zeros((VOCAB, 16), "f4")
+    code = np.random.default_rng(5).choice([-1, 1], (8, 16))  # a code word for each token of the chain
+    for place in range(7):
+        one[ANCHOR + 1000 * place] = code[place]
+        two[ANCHOR + 1000 * (place + 1)] = 30 * code[place]
+    heads = {"markov_w1.weight": one, "markov_w2.weight": two}
+    engine = open_engine(smollm2, f"dspark:{write_gguf(tmp_path / 'dspark.gguf', CONFIG, weights(), **heads)}")
+    engine.forward([Span(0, 0, TOKENS, "none")])
+    assert engine.block_size == 6
+    assert engine.draft_block(0, ANCHOR) == [ANCHOR + 1000 * place for place in range(1, 7)]
+    assert engine.capabilities.mode("draft dspark").recommended
+    engine.close()
+
+
 def test_pieces_cuts_and_forks_leave_the_right_features(engine: LlamaCppEngine) -> None:
     wanted = expected(engine)
     for start in range(0, 28, 7):
@@ -225,9 +241,9 @@ def test_other_heads_files_and_modes_are_refused_by_name(
     target = resolve(smollm2).path
     assert target is not None
     refused: list[tuple[str, Path, type[Exception], str]] = [
-        ("dflash", other, UnsupportedModeError, "a drafter of DSpark"),
-        ("dspark", other, UnsupportedModeError, "runs no dspark"),
-        ("dflash", target, UnsupportedModeError, "is no DFlash drafter"),
+        ("dflash", other, UnsupportedModeError, "is a dspark drafter"),
+        ("dspark", drafter, UnsupportedModeError, "is a dflash drafter"),
+        ("dflash", target, UnsupportedModeError, "is no DFlash or DSpark drafter"),
         ("dflash", tmp_path, UnsupportedModeError, "is a folder"),
         ("dflash", tmp_path / "nowhere.gguf", ModelNotFoundError, "no model file"),
         ("dflash", cut, ModelFormatError, "cut"),

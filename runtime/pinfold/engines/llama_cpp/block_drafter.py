@@ -1,4 +1,4 @@
-"""llama.cpp's own DFlash models: a second context that is fed with what the target's layers take in."""
+"""llama.cpp's own DFlash and DSpark models: a second context that is fed with what the target's layers take in."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class BlockDrafter:
     Args:
         taps: layers of the target whose input is read; `hidden` channels each.
         block: slots of a guess, of which the first holds the last token; `mask` is the token in the others.
+        anchored: whether the first slot guesses too, as those of DSpark do.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class BlockDrafter:
         hidden: int,
         block: int,
         mask: int,
+        anchored: bool,
         n_vocab: int,
         max_tokens: int,
     ) -> None:
@@ -63,7 +65,9 @@ class BlockDrafter:
         self._slots = Batch(lib, block)
         self._rows = Batch(lib, max_tokens)
         self._features: Rows = np.zeros((max_tokens, len(taps) * hidden), dtype=np.float32)
+        self._first = 0 if anchored else 1
         self.block = block
+        self.guesses = block - self._first
         lib.llama_set_causal_attn(context, False)
         for layer in self._taps:
             symbols.set_layer_input(target, layer, True)
@@ -104,7 +108,7 @@ class BlockDrafter:
         Raises:
             DecodeError: llama.cpp failed.
         """
-        return [int(best) for best in self.logits(seq, token)[1:].argmax(axis=-1)]
+        return [int(best) for best in self.logits(seq, token)[self._first :].argmax(axis=-1)]
 
     def logits(self, seq: int, token: int) -> Rows:
         """Logits [block, n_vocab] of the slots of a block; a view that holds until the next call.

@@ -19,8 +19,8 @@ from pinfold.options import RuntimeOptions
 __all__ = ["open_drafter"]
 
 _LARGEST_BLOCK = 64
-# Tensors of the heads that llama.cpp leaves to its caller, or that shift the slots, by what has them.
-_OTHER_HEADS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash 2"}
+# Tensors that only one kind has. llama.cpp runs the Markov head itself and leaves the selector to its caller.
+_MARKOV, _SELECTOR = "markov_w1.weight", "selector_hidden.weight"
 _INSTEAD = "Use draft='auto' or 'model:PATH', or the model and its drafter in MLX format."
 
 
@@ -32,30 +32,44 @@ def open_drafter(loaded: Loaded, mode: DraftMode, options: RuntimeOptions) -> Bl
         UnsupportedModeError: this build lacks layer taps, or the drafter was made for another target.
     """
     symbols = find_taps(loaded.lib)
-    if symbols is None or mode.kind != "dflash":
-        why = f"runs no {mode.kind} checkpoints" if symbols else "was built without layer taps"
-        msg = f"draft='{mode.kind}:{mode.model}': the llama.cpp engine {why}. {_INSTEAD}"
+    if symbols is None:
+        msg = f"draft='{mode.kind}:{mode.model}': this llama.cpp was built without layer taps. {_INSTEAD}"
         raise UnsupportedModeError(msg)
     path = Path(mode.model).expanduser()
     if path.is_dir():
-        msg = f"draft='dflash:{path}' is a folder. The llama.cpp engine takes the drafter as a .gguf file."
+        msg = f"draft='{mode.kind}:{path}' is a folder. The llama.cpp engine takes the drafter as a .gguf file."
         raise UnsupportedModeError(msg)
     model = load_model(loaded.lib, path, options)
     try:
-        return _open(loaded, symbols, model, path, options)
+        _check_kind(loaded, model, path, mode.kind)
+        return _open(loaded, symbols, model, path, options, anchored=mode.kind == "dspark")
     except BaseException:
         loaded.lib.llama_model_free(model)
         raise
 
 
-def _open(loaded: Loaded, symbols: TapSymbols, model: Any, path: Path, options: RuntimeOptions) -> BlockDrafter:
+def _check_kind(loaded: Loaded, model: Any, path: Path, kind: str) -> None:
+    """Raises UnsupportedModeError unless the model is a drafter of this kind."""
+    if read_meta(loaded.lib, model, "general.architecture") != "dflash":
+        msg = f"{path.name} is no DFlash or DSpark drafter. Use draft='model:PATH' for a smaller model."
+        raise UnsupportedModeError(msg)
+    names = tensor_names(path)
+    if _SELECTOR in names:
+        msg = f"{path.name} is a drafter of DFlash 2, which Pinfold does not run on llama.cpp. {_INSTEAD}"
+        raise UnsupportedModeError(msg)
+    found = "dspark" if _MARKOV in names else "dflash"
+    if kind != found:
+        msg = f"{path.name} is a {found} drafter. Use draft='{found}:PATH'."
+        raise UnsupportedModeError(msg)
+    if read_meta(loaded.lib, model, "dflash.sample_from_anchor") == "false":
+        msg = f"{path.name} guesses nothing from the last token's slot, which no other DSpark drafter does. {_INSTEAD}"
+        raise UnsupportedModeError(msg)
+
+
+def _open(
+    loaded: Loaded, symbols: TapSymbols, model: Any, path: Path, options: RuntimeOptions, *, anchored: bool
+) -> BlockDrafter:
     lib = loaded.lib
-    if read_meta(lib, model, "general.architecture") != "dflash":
-        msg = f"{path.name} is no DFlash drafter. Use draft='model:PATH' for a smaller model."
-        raise UnsupportedModeError(msg)
-    for name in tensor_names(path) & _OTHER_HEADS.keys():
-        msg = f"{path.name} is a drafter of {_OTHER_HEADS[name]}, which Pinfold does not run on llama.cpp. {_INSTEAD}"
-        raise UnsupportedModeError(msg)
     taps = [int(symbols.target_layers(model)[k]) for k in range(symbols.count_target_layers(model))]
     block, mask = (
         _number(loaded, model, path, "dflash.block_size"),
@@ -79,6 +93,7 @@ def _open(loaded: Loaded, symbols: TapSymbols, model: Any, path: Path, options: 
         hidden=lib.llama_model_n_embd(loaded.model),
         block=block,
         mask=mask,
+        anchored=anchored,
         n_vocab=loaded.tokenizer.n_vocab,
         max_tokens=loaded.max_tokens,
     )

@@ -166,7 +166,7 @@ class LlamaCppEngine:
         except BaseException:
             self.close()
             raise
-        self.block_size = self._main.drafter.block - 1
+        self.block_size = self._main.drafter.guesses
 
     @property
     def _lanes(self) -> tuple[Lane, ...]:
@@ -206,8 +206,7 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
             if on_cpu
             else "a smaller model of the same vocabulary",
         ),
-        _dflash_mode(loaded, options),
-        Mode("draft dspark", False, False, "not on llama.cpp: use the model and its drafter in MLX format"),
+        *(_drafter_mode(kind, loaded, options) for kind in BLOCKS),
     )
     return Capabilities(
         engine="llama.cpp",
@@ -224,10 +223,10 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
     )
 
 
-def _dflash_mode(loaded: Loaded, options: RuntimeOptions) -> Mode:
+def _drafter_mode(kind: str, loaded: Loaded, options: RuntimeOptions) -> Mode:
     if find_taps(loaded.lib) is None:
-        return Mode("draft dflash", False, False, "this build of llama.cpp has no layer taps")
+        return Mode(f"draft {kind}", False, False, "this build of llama.cpp has no layer taps")
     if not loaded.trims:
-        return Mode("draft dflash", False, False, "a wrong guess could not be taken back: this state cannot be cut")
-    used = parse_draft(options.draft).kind == "dflash"
-    return Mode("draft dflash", True, used, "in use" if used else "with a GGUF drafter that was made for this model")
+        return Mode(f"draft {kind}", False, False, "a wrong guess could not be taken back: this state cannot be cut")
+    used = parse_draft(options.draft).kind == kind
+    return Mode(f"draft {kind}", True, used, "in use" if used else "with a GGUF drafter that was made for this model")
