@@ -9,14 +9,15 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from pinfold.draft_modes import DraftMode, parse_draft
-from pinfold.engines.base import Engine
+from pinfold.draft_modes import BLOCKS, DraftMode, parse_draft
+from pinfold.engines.base import BlockDrafts, Engine
 from pinfold.errors import StoreError, UnsupportedModeError
 from pinfold.keeping import recipes_folder, store_root
 from pinfold.opening import open_engine
 from pinfold.options import RuntimeOptions
 
 if TYPE_CHECKING:
+    from pinfold.decoding.drafters.block import BlockModel
     from pinfold.decoding.drafters.model import SmallModel
     from pinfold.decoding.drafting import Drafting
     from pinfold.sessions.manager import SessionManager
@@ -33,14 +34,14 @@ def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManag
     """Drafting for `engine`, with the draft model's weights loaded; None where it is off. Runs on the engine's thread.
 
     Raises:
-        UnsupportedModeError: it was asked for by name and the model's state cannot be cut, or the draft model has
-            another vocabulary.
+        UnsupportedModeError: it was asked for by name and the model's state cannot be cut, the draft model has
+            another vocabulary, or the engine runs no such drafter.
         ModelError, EngineError: the draft model cannot be loaded.
     """
     mode = parse_draft(options.draft)
     if mode.kind == "off":
         return None
-    if engine.capabilities.trim != "any":
+    if engine.capabilities.trim != "any" and not engine.capabilities.undo:
         if mode.kind == "auto":
             return None
         msg = f"draft={options.draft!r}: {_NEVER_CUT}. Use draft='auto' or 'off'."
@@ -54,7 +55,23 @@ def open_drafting(options: RuntimeOptions, engine: Engine, manager: SessionManag
     costs = ForwardCosts(engine.capabilities.device, known)
     trial = None if known or engine.capabilities.device == "none" else CostTrial(engine, manager.space, costs)
     answers = Answers() if options.draft_history else None
-    return Drafting(engine, costs, trial, keep, _open_small(mode, options, engine), answers)
+    blocks = _open_blocks(mode, engine)
+    return Drafting(engine, costs, trial, keep, _open_small(mode, options, engine), answers, blocks)
+
+
+def _open_blocks(mode: DraftMode, engine: Engine) -> BlockModel | None:
+    """The drafter that the engine was opened with, if it was to be."""
+    if mode.kind not in BLOCKS:
+        return None
+    from pinfold.decoding.drafters.block import BlockModel
+
+    if isinstance(engine, BlockDrafts) and engine.block_size:
+        return BlockModel(engine, engine, mode.kind)
+    msg = (
+        f"draft='{mode.kind}:{mode.model}': the {engine.capabilities.engine} engine runs no {mode.kind} checkpoints. "
+        f"Use a model in MLX format, or draft='auto' or 'model:PATH'."
+    )
+    raise UnsupportedModeError(msg)
 
 
 def _open_small(mode: DraftMode, options: RuntimeOptions, engine: Engine) -> SmallModel | None:
@@ -75,7 +92,7 @@ def _open_small(mode: DraftMode, options: RuntimeOptions, engine: Engine) -> Sma
     except UnsupportedModeError:
         small.close()
         raise
-    return SmallModel(small)
+    return SmallModel(small, engine.tokenizer.n_vocab)
 
 
 def _cost_notes(

@@ -169,7 +169,8 @@ class RuntimeOptions(ServerOptions):
         max_sequences: most sessions, pins and requests whose KV is resident at once.
         draft: where guesses of the next tokens come from, which make answers faster and never change them: ``auto``
             (whatever pays), ``lookup`` (the prompt and the answer), ``grammar`` (what a schema forces), ``model:PATH``
-            (a smaller model of the same vocabulary) or ``off``.
+            (a smaller model of the same vocabulary), ``dflash:PATH`` or ``dspark:PATH`` (a checkpoint that was made for
+            this model) or ``off``.
         draft_history: whether lookup also guesses from earlier answers of the same salt, in this process.
         chat_template: a Jinja template to use in place of the model's own.
         tool_format: the family of formats that tool calls are read by; ``auto`` is that of the chat template.
@@ -233,8 +234,8 @@ class GenerationOptions(Options):
         penalty_window: tokens (prompt included) that repetition_penalty looks back on.
         seed: makes sampling repeatable; None draws a fresh one.
         stop: strings that end the answer, in addition to the model's own; never part of it.
-        draft: as the Runtime's, for this answer alone: ``auto``, ``lookup``, ``grammar``, ``model`` (the Runtime's
-            draft model) or ``off``; None uses the Runtime's.
+        draft: as the Runtime's, for this answer alone: ``auto``, ``lookup``, ``grammar``, ``model``, ``dflash``,
+            ``dspark`` (what the Runtime was opened with) or ``off``; None uses the Runtime's.
         timeout: seconds until the request is stopped with RequestTimeoutError; None uses the Runtime's.
     """
 
@@ -249,7 +250,7 @@ class GenerationOptions(Options):
     penalty_window: int = Field(default=64, ge=0)
     seed: int | None = Field(default=None, ge=0)
     stop: tuple[str, ...] = ()
-    draft: Literal["auto", "off", "lookup", "grammar", "model"] | None = None
+    draft: Literal["auto", "off", "lookup", "grammar", "model", "dflash", "dspark"] | None = None
     timeout: float | None = Field(default=None, gt=0)
 
     @field_validator("stop", mode="before")

@@ -197,9 +197,40 @@ def test_what_cannot_be_cut_is_refused(engine: MlxEngine) -> None:
         engine.fork(0, 1, 30)
     assert engine.length(1) == 0
     engine.trim(0, 60)
+    engine.forward([Span(0, 60, [9], "none")])
     with pytest.raises(TrimError, match="dropped"):
         engine.trim(0, 30)
     assert engine.length(0) == 0
+
+
+def test_tokens_of_the_last_forward_are_taken_back_from_any_state(engine: MlxEngine) -> None:
+    if engine.capabilities.trim == "any":
+        assert not engine.capabilities.undo
+        return
+    assert engine.capabilities.undo
+    for length in (64, 62, 60):
+        engine.forward([Span(0, 0, TOKENS, "none"), Span(1, 0, TOKENS[:40], "none")])
+        engine.forward([Span(0, 60, [9, 8, 7, 6, 5], "all"), Span(1, 40, [3, 4], "all")])
+        engine.fork(0, 2, 65)  # settles what the sequence is taken back behind
+        engine.interrupt()  # comes between two forwards, and has no effect
+        engine.trim(0, length)
+        engine.trim(1, 41)
+        assert (engine.length(0), engine.length(1)) == (length, 41)
+        found = row(engine, Span(0, length, [2]))
+        assert_close(found, cold(engine, [*TOKENS, *[9, 8, 7, 6, 5][: length - 60], 2]))
+        assert_close(row(engine, Span(1, 41, [2])), cold(engine, [*TOKENS[:40], 3, 2]))
+        for seq in range(3):
+            engine.drop(seq)
+
+
+def test_what_was_taken_back_once_is_not_taken_back_from_an_older_forward(engine: MlxEngine) -> None:
+    if engine.capabilities.trim == "any":
+        return
+    engine.forward([Span(0, 0, TOKENS, "none")])
+    engine.forward([Span(1, 0, TOKENS, "none")])
+    with pytest.raises(TrimError, match="dropped"):
+        engine.trim(0, 30)
+    assert engine.length(1) == 60
 
 
 def test_a_snapshot_comes_back_bit_for_bit(engine: MlxEngine) -> None:
@@ -321,7 +352,10 @@ def test_capabilities_say_what_is_kept(engine: MlxEngine) -> None:
         "falcon_h1": "2 recurrent, 2 full",
     }
     assert c.mode("caches").reason == kinds.get(c.model.name, "2 full")
-    assert {c.mode(f"draft {kind}").usable for kind in ("lookup", "grammar", "model")} == {c.trim == "any"}
+    for kind in ("lookup", "grammar", "model"):
+        mode = c.mode(f"draft {kind}")
+        assert mode.usable
+        assert ("costs a forward more" in mode.reason) == (c.trim == "never")
     assert "not in use" in c.mode("kv_resident quantized").reason
 
 

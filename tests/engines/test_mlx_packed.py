@@ -213,6 +213,20 @@ class TestEngine:
         assert_close(one[0][0].copy(), row(engine, Span(2, 300, [9])))  # type: ignore[index]
         assert_close(one[1][0].copy(), row(engine, Span(3, 230, [9])))  # type: ignore[index]
 
+    @pytest.mark.parametrize("start", [TAIL + BLOCK - 5, TAIL + BLOCK - 1, TAIL + BLOCK])
+    def test_guesses_see_what_they_see_one_by_one(self, engine: MlxEngine, start: int) -> None:
+        guesses, wrong = TOKENS[start : start + 8], [3, 1, 4, 1, 5, 9, 2, 6]
+        for seq in (0, 1):
+            feed(engine, seq, TOKENS[: TAIL + BLOCK - 6])
+            for token in TOKENS[TAIL + BLOCK - 6 : start]:
+                engine.forward([Span(seq, engine.length(seq), [token], "last")])
+        engine.forward([Span(0, start, [guesses[0], *wrong], "all")])
+        engine.trim(0, start + 1)
+        (together,) = engine.forward([Span(0, start + 1, guesses[1:], "all")])
+        alone = [row(engine, Span(1, start + n, [token])) for n, token in enumerate(guesses)]
+        assert together is not None
+        assert_close(together, np.array(alone[1:]))
+
     def test_a_fork_shares_and_goes_its_own_way(self, engine: MlxEngine) -> None:
         feed(engine, 0, TOKENS)
         feed(engine, 7, [1])

@@ -40,7 +40,7 @@ class TestChatPinfoldOnAServer(local.TestChatPinfoldIntegration):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": self.address, "max_tokens": 256, "frequency_penalty": 0.6}
+        return {"model": self.address, "max_tokens": 512, "frequency_penalty": 1.2}
 
     @property
     def supports_model_override(self) -> bool:

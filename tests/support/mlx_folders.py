@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,20 @@ RANDOM: dict[str, dict[str, Any]] = {
 }
 
 
-def random_folder(kind: str, root: Path) -> Path:
-    """A folder of the architecture `kind` whose weights are random, the same at each call."""
+def random_folder(
+    kind: str, root: Path, edit: Callable[[dict[str, Any]], None] = lambda _: None, **changes: Any
+) -> Path:
+    """A folder of the architecture `kind` whose weights are random, the same at each call.
+
+    `edit` may change the weights, `changes` go into the configuration.
+    """
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.utils import _get_classes
 
     folder = root / kind
     folder.mkdir()
-    config = {**_COMMON, **RANDOM[kind]}
+    config = {**_COMMON, **RANDOM[kind], **changes}
     make, arguments = _get_classes(config)
     mx.random.seed(7)
     weights = dict(tree_flatten(make(arguments.from_dict(config)).parameters()))
@@ -178,6 +184,7 @@ def random_folder(kind: str, root: Path) -> Path:
             weights[name] = array * 3
     if config["tie_word_embeddings"]:
         weights.pop("lm_head.weight", None)
+    edit(weights)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     _write(folder / "config.json", config)
     _bytes_tokenizer().save(str(folder / "tokenizer.json"))

@@ -17,6 +17,8 @@ _BEFORE = {
     "history": (0.4, 0.5, 0.7, 0.85),
     "grammar": (0.97,),
     "model": (0.7,),
+    "dflash": (0.75,),
+    "dspark": (0.75,),
 }
 _UNKNOWN = (0.5,)
 # And what becomes of the chance to be wrong, by class of depth: what was copied so far is copied on.

@@ -23,13 +23,20 @@ _LEAST_GAIN = 1.04
 _LEAST_CHANCE = 0.02
 # Tokens of a guess that are watched while nothing is drafted.
 _WATCHED = 8
+# Of the time of plain decoding, what may go into guesses that are only watched, where making one takes time.
+_WATCHING = 0.01
 
 
 class Arbiter:
-    """Chooses how many guessed tokens to verify. One for each engine."""
+    """Chooses how many guessed tokens to verify. One for each engine.
 
-    def __init__(self, costs: ForwardCosts) -> None:
+    Args:
+        recomputes: whether a guess that fails costs a second forward, for the tokens before it.
+    """
+
+    def __init__(self, costs: ForwardCosts, *, recomputes: bool = False) -> None:
         self.costs = costs
+        self._recomputes = recomputes
         self.acceptance = Acceptance()
 
     def length(self, guesses: Sequence[Guess], acceptance: Acceptance, rows: int, each: float = 0.0) -> int:
@@ -53,7 +60,8 @@ class Arbiter:
                 expected += chance
                 count += 1
                 if rows + count in _SIZES or place == last:
-                    rate = expected / (self.costs.seconds(rows + count) + each * count)
+                    again = (1 - chance) * self.costs.seconds(rows) if self._recomputes else 0.0
+                    rate = expected / (self.costs.seconds(rows + count) + each * count + again)
                     if rate > best_rate:
                         best, best_rate = count, rate
         return best
@@ -85,6 +93,7 @@ class Trail:
         self._guesses: Sequence[Guess] = ()
         self._watched: _Watched | None = None
         self._rounds = 0
+        self._unasked = 0  # rounds since a drafter that takes its time was asked
         self._counts: dict[str, list[int]] = {}
 
     def draft(self, rows: int, most: int) -> list[int]:
@@ -126,7 +135,7 @@ class Trail:
     def facts(self) -> DraftFacts:
         """What was drafted and accepted so far."""
         sources = {source: SourceFacts(*counts) for source, counts in self._counts.items()}
-        return DraftFacts(self._rounds, sources)
+        return DraftFacts(self._rounds, sources, "; ".join(filter(None, (d.excuse for d in self._drafters))))
 
     def close(self) -> None:
         """The request has ended."""
@@ -147,9 +156,14 @@ class Trail:
         return guesses
 
     def _room_for(self, drafter: Drafter, rows: int, most: int) -> int:
-        """How many tokens of a drafter that takes its time would pay."""
-        imagined = Guess(range(most), "model")
-        return self._arbiter.length([imagined], self._acceptance, rows, drafter.seconds_per_token)
+        """How many tokens of a drafter that takes its time would pay; now and then a few, to see whether they would."""
+        each = drafter.seconds_per_token
+        room = self._arbiter.length([Guess(range(most), drafter.source)], self._acceptance, rows, each)
+        self._unasked += 1
+        if not room and each * _WATCHED < _WATCHING * self._unasked * self._arbiter.costs.seconds(rows):
+            room = min(most, _WATCHED)
+        self._unasked = 0 if room else self._unasked
+        return room
 
     def _learn(self, guesses: Sequence[Guess], right: int, tried: int) -> None:
         for guess in guesses:

@@ -8,6 +8,7 @@ from typing import Protocol
 from pinfold.decoding.arbiter import Arbiter, Trail
 from pinfold.decoding.costs import MOST_ROWS, ForwardCosts
 from pinfold.decoding.drafters.base import Drafter
+from pinfold.decoding.drafters.block import BlockModel
 from pinfold.decoding.drafters.grammar import Forced
 from pinfold.decoding.drafters.history import Answers, History
 from pinfold.decoding.drafters.lookup import Lookup
@@ -35,6 +36,7 @@ class Drafting:
         trial: measures the costs where they are not known yet.
         keep: is given seconds by rows to be known to a later process.
         model: drafts as well where it was given.
+        blocks: the engine's own drafter, where it has one.
         answers: earlier ones are drafted from where this was given.
     """
 
@@ -46,12 +48,14 @@ class Drafting:
         keep: Callable[[Mapping[int, float]], None] | None = None,
         model: DraftModel | None = None,
         answers: Answers | None = None,
+        blocks: BlockModel | None = None,
     ) -> None:
         self._engine = engine
-        self._arbiter = Arbiter(costs)
+        self._arbiter = Arbiter(costs, recomputes=engine.capabilities.trim != "any")
         self._trial = trial
         self._keep = keep
         self._model = model
+        self._blocks = blocks
         self._answers = answers
 
     def begin(self, g: Generation) -> None:
@@ -65,6 +69,8 @@ class Drafting:
                 drafters.append(History(self._answers, g.job.salt, g.tokens))
         if self._model is not None and mode in ("auto", "model"):
             drafters.append(self._model.drafter(g.tokens))
+        if self._blocks is not None and mode in ("auto", self._blocks.kind):
+            drafters.append(self._blocks.drafter(g.tokens, lambda: g.seq))
         if drafters:
             g.trail = Trail(self._arbiter, drafters)
 

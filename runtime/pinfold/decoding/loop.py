@@ -74,7 +74,7 @@ class BatchLoop:
         limit = min(job.options.max_tokens or room, room)
         pause = _STREAM_PAUSE if self._capabilities.device == "cpu" else 0.0
         g = Generation(job, self._engine.tokenizer, limit, pause)
-        if self._drafting is not None and self._cuts:
+        if self._drafting is not None:
             self._drafting.begin(g)
         g.cells = self._manager.library.cells_of(job.session, job.salt)
         self._waiting.append(g)

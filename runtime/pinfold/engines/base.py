@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Logits = NDArray[np.float32]
 
-__all__ = ["Capabilities", "Engine", "ForwardInterrupted", "Mode", "ModelInfo", "Span", "Tokenizer"]
+__all__ = ["BlockDrafts", "Capabilities", "Engine", "ForwardInterrupted", "Mode", "ModelInfo", "Span", "Tokenizer"]
 
 
 class ForwardInterrupted(Exception):  # noqa: N818 - a signal between engine and worker, never seen by users
@@ -68,6 +68,7 @@ class Capabilities:
     Attributes:
         engine: the engine's name; `device` is where it computes.
         trim: ``any`` length, or ``never`` (recurrent state): then only whole sequences are reused.
+        undo: whether `Engine.trim` can take back tokens of the last forward even so.
         fingerprint: everything besides the tokens that shaped the KV (weights, KV types, RoPE, versions).
         facets: the same as the fingerprint by name, as text, so that a difference can be explained.
         bytes_per_token: KV bytes of one token in all layers.
@@ -85,6 +86,7 @@ class Capabilities:
     bytes_per_token: int
     modes: tuple[Mode, ...] = field(default=())
     facets: Mapping[str, str] = field(default_factory=dict)
+    undo: bool = False
 
     def mode(self, name: str) -> Mode:
         """The row called `name`; KeyError if there is none."""
@@ -240,3 +242,26 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees the model. Calling it twice is fine."""
+
+
+@runtime_checkable
+class BlockDrafts(Protocol):
+    """An engine that may have been opened with a drafter that reads what the model's layers give, in ``draft``.
+
+    What the drafter needs of a sequence's tokens is forked and cut with the sequence. Where snapshots hold it too, it
+    counts in `Capabilities.bytes_per_token`, and the drafter's weights count in `Capabilities.fingerprint`.
+    """
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of one guess; 0 where the engine was opened without such a drafter."""
+
+    def knows_features(self, seq: int) -> bool:
+        """Whether the drafter has what it needs of all of `seq`: not if it was restored from a snapshot without."""
+
+    def draft_block(self, seq: int, token: int) -> list[int]:
+        """Up to `block_size` tokens that may follow `token`, which itself follows all of `seq`. `seq` stays as it is.
+
+        Raises:
+            DecodeError: the drafter failed; `seq` is as it was.
+        """

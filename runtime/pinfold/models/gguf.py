@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from pinfold.errors import ModelFormatError
 
-__all__ = ["TENSOR_TYPES", "check_gguf", "models_among", "split_parts"]
+__all__ = ["TENSOR_TYPES", "check_gguf", "models_among", "split_parts", "tensor_names"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -157,8 +157,21 @@ class _Reader:
         self.skip(0)
 
 
-def _end_of_tensors(reader: _Reader) -> int:
-    """How many bytes a file with this header must have."""
+def tensor_names(path: Path) -> frozenset[str]:
+    """The names of the tensors in a file that `check_gguf` has found whole.
+
+    Raises:
+        ModelFormatError: it is none.
+    """
+    check_gguf(path)
+    names: list[bytes] = []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        _end_of_tensors(_Reader(data, len(MAGIC) + 4), names)
+    return frozenset(name.decode("utf-8", "replace") for name in names)
+
+
+def _end_of_tensors(reader: _Reader, names: list[bytes] | None = None) -> int:
+    """How many bytes a file with this header must have; the tensors' names go into `names`."""
     n_tensors, n_values = reader.u64(), reader.u64()
     alignment = DEFAULT_ALIGNMENT
     for _ in range(n_values):
@@ -172,7 +185,10 @@ def _end_of_tensors(reader: _Reader) -> int:
         raise _DamagedError(msg)
     data_bytes = 0
     for _ in range(n_tensors):
-        data_bytes = max(data_bytes, _end_of_tensor(reader))
+        name, end = _end_of_tensor(reader)
+        data_bytes = max(data_bytes, end)
+        if names is not None:
+            names.append(name)
     return -(-reader.at // alignment) * alignment + data_bytes if n_tensors else reader.at
 
 
@@ -189,9 +205,9 @@ def _skip_value(reader: _Reader, kind: int) -> None:
         raise _DamagedError(msg)
 
 
-def _end_of_tensor(reader: _Reader) -> int:
-    """Where the next tensor's bytes end, counted from the start of the tensor data."""
-    reader.skip_strings(1)
+def _end_of_tensor(reader: _Reader) -> tuple[bytes, int]:
+    """The next tensor's name, and where its bytes end, counted from the start of the tensor data."""
+    name = reader.key()
     n_dimensions = reader.u32()
     if n_dimensions > MAX_DIMENSIONS:
         msg = f"a tensor of {n_dimensions} dimensions before byte {reader.at:,}"
@@ -202,4 +218,4 @@ def _end_of_tensor(reader: _Reader) -> int:
     kind, offset = reader.u32(), reader.u64()
     # A type that is newer than this table is the engine's to judge; its first byte must be there all the same.
     per_block, block_bytes = TENSOR_TYPES.get(kind, (max(weights, 1), 1))
-    return offset + -(-weights // per_block) * block_bytes
+    return name, offset + -(-weights // per_block) * block_bytes

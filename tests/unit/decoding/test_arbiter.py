@@ -20,7 +20,7 @@ class Fixed:
 
     def __init__(self, tokens: list[int], source: str = "lookup", strength: int = 3, cost: float = 0.0) -> None:
         self.said = Guess(tokens, source, strength)
-        self.seconds_per_token = cost
+        self.source, self.excuse, self.seconds_per_token = source, "", cost
         self.asked: list[int] = []
 
     def guess(self, ahead: list[int], most: int) -> Guess | None:
@@ -78,6 +78,23 @@ def test_a_drafter_that_takes_its_time_is_asked_for_what_pays() -> None:
     assert cheap.asked[0] < 40
     assert trail(FLAT, dear).draft(1, 40) == []
     assert dear.asked == []
+
+
+def test_a_drafter_that_did_not_pay_is_looked_at_again() -> None:
+    slow = Fixed([5] * 40, "model", cost=0.3)
+    t = trail(dict.fromkeys(POINTS, 1.0), slow)
+    t._acceptance.chance_of = lambda _: 0.01  # type: ignore[method-assign]
+    for _ in range(500):
+        assert t.draft(1, 40) == []
+        t.came(5)
+    assert slow.asked == [8, 8]  # a watched guess costs as much as 2.4 tokens: a hundredth of 240
+
+
+def test_a_guess_that_would_barely_pay_is_left_out_where_a_failure_costs_a_second_forward() -> None:
+    costs = ForwardCosts("cpu", {rows: 0.010 * (1 + 0.4 * rows) for rows in POINTS})
+    guess = [Guess([5] * 20, "lookup", 1)]
+    lengths = [Arbiter(costs, recomputes=again).length(guess, Acceptance(), 1) for again in (False, True)]
+    assert lengths == [2, 0]
 
 
 def test_there_are_never_more_rows_than_a_forward_takes() -> None:

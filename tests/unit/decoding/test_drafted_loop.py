@@ -31,6 +31,8 @@ Say = Callable[[Sequence[int], int], list[int]]
 class Drafter:
     """Guesses what it is told to, and keeps the options of the arbiter open by being called a lookup."""
 
+    source = "model"
+    excuse = ""
     seconds_per_token = 0.0
 
     def __init__(self, tokens: Sequence[int], say: Say) -> None:

@@ -28,6 +28,14 @@ class Drafter(Protocol):
     """Guesses for one request, whose `tokens` list it was made with and which grows between two calls."""
 
     @property
+    def source(self) -> str:
+        """The name that its guesses bear."""
+
+    @property
+    def excuse(self) -> str:
+        """Why it has nothing to say for this request, if there is more to it than that nothing came to its mind."""
+
+    @property
     def seconds_per_token(self) -> float:
         """What a token of a guess costs to make; 0 where that is next to nothing beside a forward."""
 

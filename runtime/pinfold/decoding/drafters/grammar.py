@@ -16,6 +16,8 @@ __all__ = ["Forced"]
 class Forced:
     """The tokens that the grammar leaves no choice about, cut into tokens as the vocabulary would."""
 
+    source = "grammar"
+    excuse = ""
     seconds_per_token = 0.0
 
     def __init__(self, constraint: Constraint) -> None:

@@ -52,6 +52,8 @@ class Answers:
 class History:
     """`base.Drafter` of one request over the answers of its salt."""
 
+    source = "history"
+    excuse = ""
     seconds_per_token = 0.0
 
     def __init__(self, answers: Answers, salt: str | None, tokens: Sequence[int]) -> None:

@@ -21,6 +21,8 @@ class Lookup:
     The index is built at the first guess, which comes after the first token, at under a microsecond a token.
     """
 
+    source = "lookup"
+    excuse = ""
     seconds_per_token = 0.0
 
     def __init__(self, tokens: Sequence[int]) -> None:

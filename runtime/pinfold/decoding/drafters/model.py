@@ -31,10 +31,14 @@ def check_vocabulary(target: Engine, small: Engine) -> None:
 
 
 class SmallModel:
-    """A second engine on the same thread. A request that ends leaves its sequence to the next one that begins alike."""
+    """A second engine on the same thread. A request that ends leaves its sequence to the next one that begins alike.
 
-    def __init__(self, engine: Engine) -> None:
+    It guesses tokens below `n_vocab`, the target's: a table that is padded further has rows that mean nothing there.
+    """
+
+    def __init__(self, engine: Engine, n_vocab: int) -> None:
         self._engine = engine
+        self._n_vocab = n_vocab
         self._tokens: dict[int, list[int]] = {seq: [] for seq in range(engine.capabilities.n_seq)}
         self._taken: set[int] = set()
         self.seconds_per_token = 0.0
@@ -98,7 +102,7 @@ class SmallModel:
         held = self._tokens[seq]
         rows = self._engine.forward([Span(seq, len(held), new, "last")])[0]
         held += new
-        return int(rows[-1].argmax()) if rows is not None else 0
+        return int(rows[-1][: self._n_vocab].argmax()) if rows is not None else 0
 
     def _make_room(self, keep: int) -> None:
         for seq, held in self._tokens.items():
@@ -114,6 +118,9 @@ class SmallModel:
 
 class _ModelDrafter:
     """`base.Drafter` of one request."""
+
+    source = "model"
+    excuse = ""
 
     def __init__(self, model: SmallModel, tokens: Sequence[int]) -> None:
         self._model = model

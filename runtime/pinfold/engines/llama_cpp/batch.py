@@ -45,6 +45,16 @@ class Batch:
         for name, array in fields.items():
             setattr(self.struct, name, ctypes.cast(array.ctypes.data, types[name]))
 
+    def with_embeddings(self, rows: NDArray[np.float32]) -> Any:
+        """The same batch with one of `rows` in place of each token; `rows` must outlive its use."""
+        batch = type(self.struct)()
+        for name, _ in batch._fields_:
+            setattr(batch, name, getattr(self.struct, name))
+        types = dict(batch._fields_)
+        batch.token = types["token"]()
+        batch.embd = ctypes.cast(rows.ctypes.data, types["embd"])
+        return batch
+
     def fill(self, spans: Sequence[Span]) -> int:
         """Lays the spans out one after the other; returns the number of rows of logits that they ask for."""
         at = 0

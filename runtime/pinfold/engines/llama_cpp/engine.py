@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pinfold.draft_modes import BLOCKS, DraftMode, parse_draft
 from pinfold.engines.base import Capabilities, Mode, Span
 from pinfold.engines.llama_cpp.kv_types import KVTypes, parse_kv_types
 from pinfold.engines.llama_cpp.lane import Lane
 from pinfold.engines.llama_cpp.loading import Loaded, lane_of, load, open_lane
 from pinfold.engines.llama_cpp.state import build_state, frame_state, kv_types_of, parse_state
+from pinfold.engines.llama_cpp.symbols import find_taps
 from pinfold.engines.llama_cpp.transcode import Transcoder
 from pinfold.errors import EngineError, PinfoldError
 from pinfold.kv.snapshot import Snapshot
@@ -39,6 +41,8 @@ class LlamaCppEngine:
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
         self.max_rows = loaded.max_rows
+        self.block_size = 0
+        self._open_drafter(parse_draft(options.draft))
         self.capabilities = _capabilities(loaded, options)
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -135,12 +139,34 @@ class LlamaCppEngine:
             self._transcoder = Transcoder(self._loaded, self._options)
         return build_state(self._transcoder.to(snapshot, wanted)).data
 
+    def draft_block(self, seq: int, token: int) -> list[int]:
+        if self._main.drafter is None:
+            msg = "this engine was opened without a drafter"
+            raise EngineError(msg)
+        return self._main.drafter.draft(seq, token)
+
+    def knows_features(self, seq: int) -> bool:
+        drafter = self._main.drafter
+        return drafter is not None and drafter.length(seq) == self.length(seq)
+
     def close(self) -> None:
         for lane in (*self._others.values(), self._main):
             lane.close()
         self._others.clear()
         self._lane_of.clear()
         self._loaded.free_model()
+
+    def _open_drafter(self, mode: DraftMode) -> None:
+        if mode.kind not in BLOCKS:
+            return
+        from pinfold.engines.llama_cpp.block_loading import open_drafter
+
+        try:
+            self._main.drafter = open_drafter(self._loaded, mode, self._options)
+        except BaseException:
+            self.close()
+            raise
+        self.block_size = self._main.drafter.guesses
 
     @property
     def _lanes(self) -> tuple[Lane, ...]:
@@ -180,7 +206,7 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
             if on_cpu
             else "a smaller model of the same vocabulary",
         ),
-        Mode("draft dflash, dspark", False, False, "not in this version"),
+        *(_drafter_mode(kind, loaded, options) for kind in BLOCKS),
     )
     return Capabilities(
         engine="llama.cpp",
@@ -195,3 +221,12 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
         modes=modes,
         facets=loaded.facets,
     )
+
+
+def _drafter_mode(kind: str, loaded: Loaded, options: RuntimeOptions) -> Mode:
+    if find_taps(loaded.lib) is None:
+        return Mode(f"draft {kind}", False, False, "this build of llama.cpp has no layer taps")
+    if not loaded.trims:
+        return Mode(f"draft {kind}", False, False, "a wrong guess could not be taken back: this state cannot be cut")
+    used = parse_draft(options.draft).kind == kind
+    return Mode(f"draft {kind}", True, used, "in use" if used else "with a GGUF drafter that was made for this model")

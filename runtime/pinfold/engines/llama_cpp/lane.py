@@ -15,6 +15,7 @@ from pinfold.engines.base import ForwardInterrupted, Span
 from pinfold.engines.buffers import BufferPool
 from pinfold.engines.cells import CellLedger
 from pinfold.engines.llama_cpp.batch import Batch, rows_of
+from pinfold.engines.llama_cpp.block_drafter import BlockDrafter
 from pinfold.engines.llama_cpp.kv_types import KVTypes
 from pinfold.engines.llama_cpp.library import expecting_errors
 from pinfold.errors import CacheFullError, DecodeError, EngineError, TrimError
@@ -54,6 +55,7 @@ class Lane:
         self._logits: NDArray[np.float32] = np.empty((0, n_vocab), dtype=np.float32)
         self._logits_at = (0, 0)
         self.buffers = BufferPool()
+        self.drafter: BlockDrafter | None = None
         self._abort_flag = _install_abort_flag(lib, context)
 
     def forward(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -66,6 +68,8 @@ class Lane:
             self._undo(code, spans)
         for span in spans:
             self.cells.append(span.seq, len(span.tokens))
+        if self.drafter is not None:
+            self.drafter.follow(spans)
         return self._split_logits(spans, rows)
 
     def interrupt(self) -> None:
@@ -82,6 +86,8 @@ class Lane:
             raise TrimError(msg)
         self._lib.llama_memory_seq_cp(self._memory, src, dst, 0 if self._trims else -1, length if self._trims else -1)
         self.cells.share(src, dst, length)
+        if self.drafter is not None:
+            self.drafter.fork(src, dst, length)
         if not self._is_whole(dst, length):
             self.drop(dst)
             msg = f"the fork of {length} tokens came out without some of them; it was dropped"
@@ -96,6 +102,8 @@ class Lane:
             msg = f"this model's state cannot be cut back to {length} tokens; the sequence was dropped"
             raise TrimError(msg)
         self.cells.cut(seq, length)
+        if self.drafter is not None:
+            self.drafter.trim(seq, length)
 
     def _is_whole(self, seq: int, length: int) -> bool:
         """Whether the context has all cells of `seq` that its next token sees.
@@ -111,6 +119,8 @@ class Lane:
     def drop(self, seq: int) -> None:
         self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         self.cells.cut(seq, 0)
+        if self.drafter is not None:
+            self.drafter.drop(seq)
 
     def snapshot(self, seq: int) -> memoryview:
         size = self._lib.llama_state_seq_get_size(self._context, seq)
@@ -134,6 +144,8 @@ class Lane:
         self.cells.append(seq, length)
 
     def close(self) -> None:
+        if self.drafter is not None:
+            self.drafter.close()
         if self._context:
             self._lib.llama_free(self._context)
             self._context = None

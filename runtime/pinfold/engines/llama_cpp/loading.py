@@ -24,7 +24,7 @@ from pinfold.errors import CacheFullError, ModelFormatError, ModelNotFoundError,
 from pinfold.kv.snapshot import Heads
 from pinfold.options import RuntimeOptions
 
-__all__ = ["Loaded", "lane_of", "load", "open_lane"]
+__all__ = ["Loaded", "lane_of", "load", "load_model", "open_context", "open_lane", "read_meta"]
 
 log = logging.getLogger("pinfold.llama_cpp")
 
@@ -71,7 +71,7 @@ def load(path: Path, name: str, options: RuntimeOptions) -> Loaded:
         CacheFullError: the memory for the KV cells could not be had.
     """
     lib = load_library()
-    model = _load_model(lib, path, options)
+    model = load_model(lib, path, options)
     try:
         return _open(lib, model, path, name, options)
     except BaseException:
@@ -86,7 +86,7 @@ def open_lane(loaded: Loaded, options: RuntimeOptions, kv_types: KVTypes, cells:
         CacheFullError: the memory for its cells could not be had.
     """
     n_cells = cells or _round_up(loaded.n_ctx, 256)
-    context = _open_context(loaded.lib, loaded.model, options, kv_types, n_cells, loaded.max_tokens, loaded.max_rows)
+    context = open_context(loaded.lib, loaded.model, options, kv_types, n_cells, loaded.max_tokens, loaded.max_rows)
     return lane_of(loaded, options, context, kv_types, n_cells)
 
 
@@ -105,7 +105,12 @@ def lane_of(loaded: Loaded, options: RuntimeOptions, context: Any, kv_types: KVT
     )
 
 
-def _load_model(lib: ModuleType, path: Path, options: RuntimeOptions) -> Any:
+def load_model(lib: ModuleType, path: Path, options: RuntimeOptions) -> Any:
+    """The model in the file at `path`, which the caller frees.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, or llama.cpp cannot load it.
+    """
     if not path.is_file():
         msg = f"There is no model file at {path}."
         raise ModelNotFoundError(msg)
@@ -135,7 +140,7 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
     n_cells = _round_up(options.kv_cells or 2 * n_ctx, 256)
     max_tokens = _round_up(options.prefill_chunk + options.max_sequences, 64)
     max_rows = min(max_tokens, max(64, options.max_sequences))
-    context = _open_context(lib, model, options, kv_types, n_cells, max_tokens, max_rows)
+    context = open_context(lib, model, options, kv_types, n_cells, max_tokens, max_rows)
     return Loaded(
         lib=lib,
         model=model,
@@ -152,7 +157,9 @@ def _open(lib: ModuleType, model: Any, path: Path, name: str, options: RuntimeOp
         context_reason=fitted.reason,
         trims=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
         facets=_facets(lib, model, info, kv_types),
-        heads=describe_heads(lib, model, lambda key: _meta(lib, model, f"{info.architecture}.{key}"), k_size, v_size),
+        heads=describe_heads(
+            lib, model, lambda key: read_meta(lib, model, f"{info.architecture}.{key}"), k_size, v_size
+        ),
     )
 
 
@@ -168,9 +175,23 @@ def _context_length(options: RuntimeOptions, info: ModelInfo, bytes_per_token: i
     return fit_context(free_memory(), bytes_per_token, info.n_ctx_train, options.kv_cells)
 
 
-def _open_context(
-    lib: ModuleType, model: Any, options: RuntimeOptions, kv_types: KVTypes, cells: int, tokens: int, rows: int
+def open_context(
+    lib: ModuleType,
+    model: Any,
+    options: RuntimeOptions,
+    kv_types: KVTypes,
+    cells: int,
+    tokens: int,
+    rows: int,
+    other: Any | None = None,
 ) -> Any:
+    """A context of `cells` KV cells that takes `tokens` in a forward and gives `rows` of logits.
+
+    `other` is the context of the model whose embeddings and last step it shares.
+
+    Raises:
+        CacheFullError: the memory could not be had.
+    """
     params = lib.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = tokens
@@ -182,6 +203,7 @@ def _open_context(
     params.type_k, params.type_v = kv_types.numbers
     params.n_threads = params.n_threads_batch = options.n_threads or _physical_cores()
     params.no_perf = True
+    params.ctx_other = other
     context = lib.llama_init_from_model(model, params)
     if not context:
         why = "; ".join(recent_errors) or "no reason given"
@@ -194,7 +216,7 @@ def _describe(lib: ModuleType, model: Any, path: Path, name: str, tokenizer: Lla
     template = lib.llama_model_chat_template(model, None)
     return ModelInfo(
         name=name,
-        architecture=_meta(lib, model, "general.architecture") or "unknown",
+        architecture=read_meta(lib, model, "general.architecture") or "unknown",
         identity=_identity(path),
         n_vocab=tokenizer.n_vocab,
         n_ctx_train=lib.llama_model_n_ctx_train(model),
@@ -209,7 +231,8 @@ def _describe(lib: ModuleType, model: Any, path: Path, name: str, tokenizer: Lla
     )
 
 
-def _meta(lib: ModuleType, model: Any, key: str) -> str | None:
+def read_meta(lib: ModuleType, model: Any, key: str) -> str | None:
+    """A value of the model's header as text; None if it has none of that name."""
     buffer = ctypes.create_string_buffer(256)
     count = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if count >= 0 else None
@@ -217,8 +240,8 @@ def _meta(lib: ModuleType, model: Any, key: str) -> str | None:
 
 def _head_sizes(lib: ModuleType, model: Any, architecture: str) -> tuple[int, int]:
     default = lib.llama_model_n_embd(model) // max(lib.llama_model_n_head(model), 1)
-    key = _meta(lib, model, f"{architecture}.attention.key_length")
-    value = _meta(lib, model, f"{architecture}.attention.value_length")
+    key = read_meta(lib, model, f"{architecture}.attention.key_length")
+    value = read_meta(lib, model, f"{architecture}.attention.value_length")
     return int(key or default), int(value or default)
 
 

@@ -17,13 +17,14 @@ from pinfold.errors import UnsupportedModeError
 __all__ = ["AttentionCache", "Opened", "Slot", "WholeCells", "open_caches", "plan_caches"]
 
 Array = Any
-Kind = Literal["full", "sliding", "chunked", "recurrent", "group"]
+Kind = Literal["full", "sliding", "chunked", "recurrent", "group", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """What one layer needs: attention over everything, over `window` tokens or over its chunk; `size` arrays of
-    recurrent state; or a group of such. `packing` is how full attention keeps its cells packed."""
+    recurrent state; a group of such; or what a layer of a drafter keeps, which takes its share of the cells itself.
+    `packing` is how full attention keeps its cells packed."""
 
     kind: Kind
     window: int | None = None
@@ -65,6 +66,7 @@ class AttentionCache:
     """
 
     start_position = 0  # where the cells begin: asked by models that attend in chunks
+    steady = 1 << 30  # tokens that one forward can add: what these are kept in never changes
 
     def __init__(self, mx: Any, window: int | None, cells: Any, on_layer: Callable[[Array, Array], None]) -> None:
         self._mx = mx

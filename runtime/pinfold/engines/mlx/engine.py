@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pinfold.engines.cells import CellLedger
 from pinfold.engines.mlx.layout import LayoutMismatch
 from pinfold.engines.mlx.loading import Loaded, load
 from pinfold.engines.mlx.modes import describe_modes
+from pinfold.engines.mlx.replay import Replays
 from pinfold.engines.mlx.sequences import Mark, Sequence
 from pinfold.engines.mlx.state import StateBytes
 from pinfold.engines.mlx.together import NotTogether, share
@@ -36,6 +38,7 @@ class MlxEngine:
         self._mx = loaded.mx
         self._model: Any = loaded.model
         self._layout = loaded.layout
+        self._drafter = loaded.drafter
         self._together = loaded.together
         self._state = StateBytes(loaded.mx, loaded.layout, loaded.leaves)
         self._trims = loaded.trims
@@ -46,15 +49,18 @@ class MlxEngine:
         self._cells = CellLedger(loaded.n_cells, options.max_sequences)
         self._sequences = [self._unused() for _ in range(options.max_sequences)]
         self._interrupted = False
+        self._replays = Replays(self._logits_of)
         self._eager = False
         self.tokenizer = loaded.tokenizer
         self.max_tokens = loaded.max_tokens
         self.max_rows = loaded.max_rows
+        self.block_size = loaded.drafter.guesses if loaded.drafter else 0
         self.capabilities = _capabilities(loaded, options)
 
     def forward(self, spans: Items[Span]) -> list[NDArray[np.float32] | None]:
         self._check(spans)
         self._interrupted = False
+        self._replays.keep((), ())
         running = {span.seq for span in spans}
         for seq, sequence in enumerate(self._sequences):
             if seq not in running:
@@ -71,6 +77,8 @@ class MlxEngine:
             raise DecodeError(msg) from e
         for span in spans:
             self._cells.append(span.seq, len(span.tokens))
+        if not self._trims:
+            self._replays.keep(spans, marks)
         return rows
 
     def interrupt(self) -> None:
@@ -94,16 +102,19 @@ class MlxEngine:
         have = self._cells.length(seq)
         if length == have:
             return
-        if not self._trims or length > have:
+        sequence = self._sequences[seq]
+        if length > have or not (self._trims or self._replays.cut(seq, sequence, length)):
             self.drop(seq)
             msg = f"this model's state cannot be cut back to {length} tokens; the sequence was dropped"
             raise TrimError(msg)
-        self._sequences[seq].cut(length)
+        if self._trims:
+            sequence.cut(length)
         self._cells.cut(seq, length)
 
     def drop(self, seq: int) -> None:
         self._sequences[seq] = self._unused()
         self._cells.cut(seq, 0)
+        self._replays.forget(seq)
 
     def free_cells(self) -> int:
         return self._cells.free
@@ -148,9 +159,22 @@ class MlxEngine:
     def close_snapshot(self, snapshot: Snapshot) -> memoryview:
         return self._layout.close(snapshot)
 
+    def draft_block(self, seq: int, token: int) -> list[int]:
+        if self._drafter is None:
+            msg = "this engine was opened without a drafter"
+            raise EngineError(msg)
+        try:
+            return self._drafter.draft(self._sequences[seq].open().for_model, token)
+        except (RuntimeError, ValueError) as e:
+            msg = f"MLX failed in a draft: {e}"
+            raise DecodeError(msg) from e
+
+    def knows_features(self, seq: int) -> bool:  # noqa: ARG002 - they are in snapshots too
+        return self._drafter is not None
+
     def close(self) -> None:
         if self._model is not None:
-            self._model = None
+            self._model = self._drafter = None
             self._sequences.clear()
             self._release()
 
@@ -159,8 +183,7 @@ class MlxEngine:
 
     def _after_layer(self, keys: Any, values: Any) -> None:
         """Evaluates layer by layer where a forward is long, so that it can be interrupted in the middle."""
-        if self._interrupted:
-            raise ForwardInterrupted
+        self._stop_if_asked()
         if self._eager:
             self._mx.eval(keys, values)
 
@@ -214,13 +237,16 @@ class MlxEngine:
             self._run(sequence, span.tokens[at : min(at + self._stride, silent)], wanted=False)
         if span.logits == "none":
             return None
-        logits = self._run(sequence, span.tokens[silent:], wanted=True)
-        return np.array(logits[0].astype(self._mx.float32))
+        return self._logits_of(sequence, span.tokens[silent:])
+
+    def _logits_of(self, sequence: Sequence, tokens: Items[int]) -> NDArray[np.float32]:
+        """[tokens, n_vocab], each row as it is where its token is computed alone."""
+        parts = (self._run(sequence, part, wanted=True)[0] for part in _steadily(sequence, tokens))
+        return np.concatenate([np.array(part.astype(self._mx.float32)) for part in parts])
 
     def _run(self, sequence: Sequence, tokens: Items[int], *, wanted: bool) -> Any:
         """Evaluates `tokens`; their logits, [1, tokens, n_vocab], only if they are `wanted`."""
-        if self._interrupted:
-            raise ForwardInterrupted
+        self._stop_if_asked()
         caches = sequence.open()
         self._eager = self._by_layer and len(tokens) > 1
         logits = self._model(self._mx.array(list(tokens))[None], cache=caches.for_model)
@@ -230,9 +256,23 @@ class MlxEngine:
         self._mx.eval(held, states, logits if wanted else [])
         return logits
 
+    def _stop_if_asked(self) -> None:
+        if self._interrupted and not self._replays.running:
+            raise ForwardInterrupted
+
     def _go_back(self, spans: Items[Span], marks: Items[Mark]) -> None:
         for span, mark in zip(spans, marks, strict=True):
             self._sequences[span.seq].back(mark)
+
+
+def _steadily(sequence: Sequence, tokens: Items[int]) -> Iterator[Items[int]]:
+    """Parts of `tokens`, each to be computed before the next is asked for: within one, no more cells get packed."""
+    at = 0
+    while at < len(tokens):
+        steps = (cache.steady for cache in sequence.open().attention)
+        end = min(at + min(steps, default=len(tokens)), len(tokens))
+        yield tokens[at:end]
+        at = end
 
 
 def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
@@ -248,4 +288,5 @@ def _capabilities(loaded: Loaded, options: RuntimeOptions) -> Capabilities:
         bytes_per_token=loaded.layout.bytes_per_token,
         modes=describe_modes(loaded),
         facets=loaded.facets,
+        undo=not loaded.trims,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinfold.errors import ModelFormatError, ModelNotFoundError, UnsupportedModeError
 
-__all__ = ["ModelFolder", "read_folder"]
+__all__ = ["ModelFolder", "check_whole", "identity_of", "read_folder", "read_json"]
 
 _MOST_JSON = 64 << 20
 _SAMPLES = 64
@@ -58,7 +58,7 @@ def read_folder(path: Path) -> ModelFolder:
     if not path.is_dir():
         msg = f"There is no model folder at {path}."
         raise ModelNotFoundError(msg)
-    config = _read_json(path / "config.json", needed=True)
+    config = read_json(path / "config.json", needed=True)
     if "model_file" in config:
         msg = f"{path.name} brings Python code of its own, which Pinfold does not run. Use another conversion of it."
         raise UnsupportedModeError(msg)
@@ -71,7 +71,7 @@ def read_folder(path: Path) -> ModelFolder:
             f"{path} has no tokenizer.json. Convert the model with mlx_lm.convert, or save its tokenizer as a fast one."
         )
         raise ModelNotFoundError(msg)
-    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    tokenizer_config = read_json(path / "tokenizer_config.json")
     weights = _weights(path)
     text = config.get("text_config")
     return ModelFolder(
@@ -80,9 +80,9 @@ def read_folder(path: Path) -> ModelFolder:
         config=config,
         text={**config, **text} if isinstance(text, dict) else config,
         tokenizer_config=tokenizer_config,
-        generation=_read_json(path / "generation_config.json"),
+        generation=read_json(path / "generation_config.json"),
         chat_template=_template(path, tokenizer_config),
-        identity=_identity([path / "config.json", path / "tokenizer.json", *weights]),
+        identity=identity_of([path / "config.json", path / "tokenizer.json", *weights]),
         size_bytes=sum(file.stat().st_size for file in weights),
     )
 
@@ -92,18 +92,18 @@ def _weights(path: Path) -> list[Path]:
     if not files:
         msg = f"{path} holds no model*.safetensors. Download the model again."
         raise ModelNotFoundError(msg)
-    index = _read_json(path / "model.safetensors.index.json").get("weight_map", {})
+    index = read_json(path / "model.safetensors.index.json").get("weight_map", {})
     named = {str(name) for name in index.values()} if isinstance(index, dict) else set()
     missing = sorted(named - {file.name for file in files})
     if missing:
         msg = f"{path} lacks {', '.join(missing)}, which its index names. Download the model again."
         raise ModelNotFoundError(msg)
     for file in files:
-        _check_whole(file)
+        check_whole(file)
     return files
 
 
-def _check_whole(file: Path) -> None:
+def check_whole(file: Path) -> None:
     """Refuses a file whose tensors reach beyond its end before the loader maps it."""
     size = file.stat().st_size
     with file.open("rb") as opened:
@@ -124,7 +124,7 @@ def _check_whole(file: Path) -> None:
         raise ModelFormatError(msg)
 
 
-def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
     if not path.is_file():
         if needed:
             msg = f"There is no {path.name} in {path.parent}. Download the model again."
@@ -155,7 +155,7 @@ def _template(path: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _identity(files: Iterable[Path]) -> str:
+def identity_of(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         size = path.stat().st_size

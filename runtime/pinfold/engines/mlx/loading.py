@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinfold.draft_modes import BLOCKS, parse_draft
 from pinfold.engines.base import ModelInfo
 from pinfold.engines.memory import Fitted, fit_context, free_memory
+from pinfold.engines.mlx.blocks.drafter import BlockDrafter
+from pinfold.engines.mlx.blocks.loading import join_drafter
 from pinfold.engines.mlx.caches import Opened, Slot, open_caches, plan_caches
 from pinfold.engines.mlx.device import Device, choose_device, limit_memory, whole_cells
 from pinfold.engines.mlx.folder import ModelFolder, read_folder
@@ -50,6 +53,7 @@ class Loaded:
     max_rows: int
     context_reason: str
     facets: dict[str, str]
+    drafter: BlockDrafter | None
     release: Callable[[], None]
 
     @property
@@ -93,20 +97,23 @@ def _load(
     shapes = rehearse(mx, model, lambda: open_caches(mx, slots, getattr(mx, CELLS[whole]), _ignore), tokenizer.n_vocab)
     tokenizer.n_vocab = shapes.n_vocab
     resident = choose_resident(mx, model, tokenizer, slots, shapes, whole, device, options)
-    slots = resident.slots
+    network, drafter = _with_drafter(mx, model, name, options, device)
+    slots = resident.slots + (Slot("drafter"),) * (drafter.n_layers if drafter else 0)
     cells = getattr(mx, CELLS[resident.types.cells])
 
     def make(on_layer: Callable[[Any, Any], None]) -> Opened:
         return open_caches(mx, slots, cells, on_layer)
 
-    together, why = runs_together(mx, model, slots, lambda: make(_ignore), tokenizer.n_vocab)
-    layout = _layout(model, folder, resident, shapes)
+    if drafter is not None:
+        shapes = rehearse(mx, network, lambda: make(_ignore), tokenizer.n_vocab)
+    together, why = runs_together(mx, network, slots, lambda: make(_ignore), tokenizer.n_vocab)
+    layout = _layout(network, folder, slots, resident, shapes)
     info = _describe(model, folder, name, tokenizer)
     fitted = _context_length(options, info, max(layout.bytes_per_token, 1), device)
     max_tokens = -(-(options.prefill_chunk + options.max_sequences) // 64) * 64
     return Loaded(
         mx=mx,
-        model=model,
+        model=network,
         tokenizer=tokenizer,
         info=info,
         device=device,
@@ -122,7 +129,8 @@ def _load(
         max_tokens=max_tokens,
         max_rows=min(max_tokens, max(64, options.max_sequences)),
         context_reason=fitted.reason,
-        facets=_facets(info, device, compute, layout, resident),
+        facets=_facets(info, device, compute, layout, resident) | ({"drafter": drafter.identity} if drafter else {}),
+        drafter=drafter,
         release=release,
     )
 
@@ -148,6 +156,15 @@ def _load_model(mx: Any, folder: ModelFolder, device: Device) -> Any:
     return model
 
 
+def _with_drafter(
+    mx: Any, model: Any, name: str, options: RuntimeOptions, device: Device
+) -> tuple[Any, BlockDrafter | None]:
+    mode = parse_draft(options.draft)
+    if mode.kind not in BLOCKS:
+        return model, None
+    return join_drafter(mx, model, name, mode, mx.float32 if device.name == "cpu" else None)
+
+
 def _no_model(folder: ModelFolder, error: Exception) -> ModelFormatError:
     return ModelFormatError(
         f"mlx-lm cannot load {folder.path.name}: {error}. Check that the download is whole and the model is supported."
@@ -165,9 +182,9 @@ def _ignore(*_: Any) -> None:
     pass
 
 
-def _layout(model: Any, folder: ModelFolder, resident: Resident, shapes: Shapes) -> Layout:
+def _layout(model: Any, folder: ModelFolder, slots: tuple[Slot, ...], resident: Resident, shapes: Shapes) -> Layout:
     states = tuple(None if known is None else State(*known) for known in shapes.recurrent)
-    sections = plan_sections(model, folder, resident.slots, shapes)
+    sections = plan_sections(model, folder, slots, shapes)
     return Layout(resident.types.cells, sections, states, resident.layers)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pinfold.draft_modes import BLOCKS
 from pinfold.engines.base import Mode
 from pinfold.engines.mlx.loading import Loaded
 
 __all__ = ["describe_modes"]
 
 _CANNOT_CUT = "recurrent state cannot be cut: only whole sessions and pins are reused"
+_NEEDS_CHECKPOINT = "with a checkpoint that was made for this model"
 
 
 def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
@@ -31,17 +33,18 @@ def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
         Mode(f"kv_resident {kind}", True, not quantized, _whole(loaded)),
         _quantized(loaded),
         *_drafts(loaded),
+        *_drafters(loaded),
     )
 
 
 def _drafts(loaded: Loaded) -> tuple[Mode, ...]:
-    why = "" if loaded.trims else "a wrong guess could not be taken back: this model's state cannot be cut"
     rows = {
         "draft lookup": "guesses from the text so far",
         "draft grammar": "guesses what is forced",
         "draft model": "a smaller model of the same vocabulary",
     }
-    return tuple(Mode(name, loaded.trims, loaded.trims, why or reason) for name, reason in rows.items())
+    cost = "" if loaded.trims else "; a wrong guess costs a forward more, as this model's state cannot be cut"
+    return tuple(Mode(name, True, True, reason + cost) for name, reason in rows.items())
 
 
 def _batch(loaded: Loaded) -> Mode:
@@ -70,6 +73,14 @@ def _quantized(loaded: Loaded) -> Mode:
     packs = any(leaf.kind == "full" for leaf in loaded.leaves) and not failed
     why = resident.reason if packs or failed else "no layer of full attention"
     return Mode("kv_resident quantized", packs, False, f"not in use: {why}")
+
+
+def _drafters(loaded: Loaded) -> tuple[Mode, ...]:
+    """Whether drafters that read the model's layers can help it."""
+    ready = loaded.drafter.kind if loaded.drafter else ""
+    return tuple(
+        Mode(f"draft {kind}", True, kind == ready, "in use" if kind == ready else _NEEDS_CHECKPOINT) for kind in BLOCKS
+    )
 
 
 def _caches(loaded: Loaded) -> str:

@@ -93,9 +93,21 @@ class PackedCells:
         return PackedCells(packed, whole, k, v, self.keys[..., :whole, :], self.values[..., :whole, :], self.packing)
 
 
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """What the last fold packed, at length `at`, still whole: the tokens from `start` on."""
+
+    start: int
+    at: int
+    keys: Array
+    values: Array
+
+
 class PackedCache:
     """K and V of one layer of one sequence: `packed` tokens packed, the rest up to `offset` whole.
 
+    How many are packed follows from the length alone, also after a cut to where the last fold had not yet come, so that
+    a token computed as one of several guesses sees what it sees when computed alone.
     `on_layer` is called with the whole K and V once a layer's are written.
     """
 
@@ -112,6 +124,13 @@ class PackedCache:
         self.values: Array = None
         self.packed = 0
         self.offset = 0
+        self._folded: _Folded | None = None
+
+    @property
+    def steady(self) -> int:
+        """Tokens that one forward can add before more is to be packed."""
+        beyond = self.offset - self.packed - self._tail
+        return BLOCK - (beyond % BLOCK if beyond > 0 else beyond)
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[PackedCells, PackedCells]:
         """Appends keys and values [1, heads, tokens, size]; returns all that there are, twice."""
@@ -172,6 +191,11 @@ class PackedCache:
 
     def cut(self, length: int) -> None:
         """Keeps the first `length` tokens."""
+        last, self._folded = self._folded, None
+        if last is not None and last.start <= length < last.at:
+            self.keys = self._mx.concatenate([last.keys, self.keys], axis=2)
+            self.values = self._mx.concatenate([last.values, self.values], axis=2)
+            self.packed = last.start
         self.offset = length
         self.packed = min(self.packed, length)
 
@@ -184,8 +208,10 @@ class PackedCache:
         count = (self.offset - self.packed - self._tail) // BLOCK * BLOCK
         if count <= 0:
             return
-        k, v = self.packing.pack(self.keys[..., :count, :], self.values[..., :count, :])
+        keys, values = self.keys[..., :count, :], self.values[..., :count, :]
+        k, v = self.packing.pack(keys, values)
         end = self.packed + count
+        self._folded = _Folded(self.packed, self.offset, keys, values)
         self._k, self._v = self._appended(self._k, k, end), self._appended(self._v, v, end)
         self.packed = end
         self.keys, self.values = self.keys[..., count:, :], self.values[..., count:, :]

@@ -93,10 +93,14 @@ class Sequence:
                 held = mark.states[number] if mark.states else empty
                 recurrent.cache = list(held) or [None] * len(recurrent.cache)
 
+    def rewind(self, mark: Mark) -> None:
+        """As `back`, also where some of what came since is in pieces."""
+        self.pieces = _first(self.pieces, mark.length)
+        self.back(mark)
+
     def cut(self, length: int) -> None:
         """Keeps the first `length` tokens. For models without recurrent state."""
-        self.pieces = _first(self.pieces, length)
-        self.back(Mark(length, self.states))
+        self.rewind(Mark(length, self.states))
 
     def share(self, length: int) -> Sequence:
         """A sequence that begins with the first `length` tokens of this one."""

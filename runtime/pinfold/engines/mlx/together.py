@@ -63,6 +63,8 @@ def runs_together(
     mx: Any, model: Any, slots: Sequence[Slot], make: Callable[[], Opened], n_tokens: int
 ) -> tuple[bool, str]:
     """Whether the model evaluates several sequences in one forward as it does each alone, and why not."""
+    if any(slot.kind == "drafter" for slot in slots):
+        return False, "a drafter reads the layers of each by itself"
     if any(slot.kind not in ("full", "sliding") for slot in slots) or len(model.layers) != len(slots):
         return False, "its layers are not all of full or sliding attention"
     if any(finds_attention(layer) is None for layer in model.layers):
