@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from pinfold.engines.base import Engine
-from pinfold.engines.probe import choose_engine
+from pinfold.engines.base import Engine, Mode
+from pinfold.engines.probe import Choice, choose_engine
 from pinfold.engines.script import Script
-from pinfold.errors import ModelNotFoundError
+from pinfold.errors import EngineUnavailableError, ModelFormatError, UnsupportedModeError
 from pinfold.models import resolve
 from pinfold.options import RuntimeOptions
 
 __all__ = ["open_engine"]
+
+log = logging.getLogger("pinfold")
 
 
 def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions) -> tuple[Callable[[], Engine], str]:
@@ -25,17 +29,36 @@ def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions)
     """
     if isinstance(model, Script):
         return lambda: _open_scripted(model, options), "scripted"
-    found = resolve(model)
-    choice = choose_engine(found, options.engine)
-    if choice.engine == "scripted":
-        return lambda: _open_scripted(Script(), options), "scripted"
-    path = found.path
+    choice = choose_engine(resolve(model), options.engine)
+    if choice.engine == "server":
+        msg = (
+            f"{choice.model.name} is a server's URL. This needs a model of this process: a .gguf file or an MLX folder."
+        )
+        raise UnsupportedModeError(msg)
+    return lambda: _open(choice, options), choice.model.name
+
+
+def _open(choice: Choice, options: RuntimeOptions) -> Engine:
+    try:
+        engine = _open_chosen(choice, options)
+    except (EngineUnavailableError, ModelFormatError, UnsupportedModeError) as e:
+        if choice.fallback is None:
+            raise
+        log.warning("%s runs %s, since %s does not: %s", choice.fallback.engine, choice.model.name, choice.engine, e)
+        refused = (f"{choice.engine} refused it: {e}", *choice.fallback.reasons)
+        return _open(replace(choice.fallback, reasons=refused), options)
+    why = Mode("engine", True, True, f"{choice.engine}: {'; '.join(choice.reasons)}")
+    engine.capabilities = replace(engine.capabilities, modes=(why, *engine.capabilities.modes))
+    return engine
+
+
+def _open_chosen(choice: Choice, options: RuntimeOptions) -> Engine:
+    name, path = choice.model.name, choice.model.path
     if path is None:
-        msg = f"The model {found.name} has no file to load."
-        raise ModelNotFoundError(msg)
+        return _open_scripted(Script(), options)
     if choice.engine == "mlx":
-        return lambda: _open_mlx(path, found.name, options), found.name
-    return lambda: _open_llama_cpp(path, found.name, options), found.name
+        return _open_mlx(path, name, options)
+    return _open_llama_cpp(path, name, options)
 
 
 def _open_scripted(script: Script, options: RuntimeOptions) -> Engine:

@@ -130,6 +130,15 @@ class TestPaths:
         write("README.md", b"")
         assert resolve(tmp_path).path == path
 
+    def test_a_folder_with_both_forms_of_a_model(self, write, tmp_path: Path) -> None:
+        path = write("m.gguf", gguf())
+        write("config.json", b"{}")
+        write("model.safetensors", b"")
+        found = resolve(tmp_path)
+        assert (found.kind, found.path) == ("gguf", path)
+        assert found.other is not None
+        assert (found.other.kind, found.other.path) == ("mlx", tmp_path)
+
     def test_a_folder_with_several_models_lists_them(self, write, tmp_path: Path) -> None:
         write("a.gguf", gguf())
         write("b.gguf", gguf())

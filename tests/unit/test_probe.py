@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pinfold.models import ResolvedModel
 GGUF = ResolvedModel("tiny", "gguf", Path("tiny.gguf"), "a path")
 MLX = ResolvedModel("tiny-4bit", "mlx", Path("tiny-4bit"), "a folder of safetensors")
 REMOTE = ResolvedModel("http://localhost:8080/v1", "remote", None, "a server's URL")
+BOTH = replace(GGUF, other=MLX)
 SCRIPTED = ResolvedModel("scripted", "scripted", None, "the scripted engine")
 
 
@@ -44,6 +46,10 @@ class TestChoice:
             (MLX, "mlx", "mlx"),
             (SCRIPTED, "auto", "scripted"),
             (SCRIPTED, "scripted", "scripted"),
+            (REMOTE, "auto", "server"),
+            (REMOTE, "server", "server"),
+            (BOTH, "llama.cpp", "llama.cpp"),
+            (BOTH, "mlx", "mlx"),
         ],
     )
     def test_what_runs_what(self, model: ResolvedModel, engine: str, chosen: str) -> None:
@@ -56,8 +62,8 @@ class TestChoice:
         [
             (MLX, "llama.cpp", "llama.cpp engine does not run tiny-4bit.*'mlx' or 'auto'"),
             (GGUF, "mlx", "mlx engine does not run tiny.*'llama.cpp' or 'auto'"),
-            (REMOTE, "auto", "localhost.*servers are not supported in this version.*GGUF"),
-            (REMOTE, "llama.cpp", "servers are not supported"),
+            (REMOTE, "llama.cpp", "does not run http://localhost.*'server' or 'auto'"),
+            (GGUF, "server", "server engine does not run tiny.*'llama.cpp' or 'auto'"),
             (SCRIPTED, "llama.cpp", "does not run scripted.*'scripted'"),
             (GGUF, "scripted", "does not run tiny.*'llama.cpp'"),
             (GGUF, "llama.ccp", "no engine 'llama.ccp'.*Did you mean 'llama.cpp'.*Known engines: auto, llama.cpp, mlx"),
@@ -108,6 +114,43 @@ class TestInstallation:
         assert choose_engine(SCRIPTED).engine == "scripted"
 
 
+class TestBothForms:
+    """A folder with a GGUF file and safetensors of one model."""
+
+    def test_llama_cpp_where_mlx_has_no_gpu(self, installed: dict[str, str]) -> None:
+        choice = choose_engine(BOTH)
+        assert (choice.engine, choice.model, choice.fallback) == ("llama.cpp", BOTH, None)
+        assert any("mlx was left out: on the CPU" in reason for reason in choice.reasons)
+
+    def test_mlx_where_it_has_one_and_llama_cpp_behind_it(self, installed: dict[str, str]) -> None:
+        installed["mlx-cuda-13"] = "0.32.4"
+        choice = choose_engine(BOTH)
+        assert (choice.engine, choice.model) == ("mlx", MLX)
+        assert choice.fallback is not None
+        assert (choice.fallback.engine, choice.fallback.model) == ("llama.cpp", BOTH)
+        del installed["llama-cpp-python"]
+        assert choose_engine(BOTH).fallback is None
+
+    @pytest.mark.parametrize(("missing", "chosen"), [("mlx-lm", "llama.cpp"), ("llama-cpp-python", "mlx")])
+    def test_the_other_one_where_a_package_is_missing(
+        self, installed: dict[str, str], missing: str, chosen: str
+    ) -> None:
+        installed["mlx-cuda-13"] = "0.32.4"
+        del installed[missing]
+        choice = choose_engine(BOTH)
+        assert choice.engine == chosen
+        assert choice.fallback is None
+
+    def test_what_is_asked_for_has_no_fallback(self, installed: dict[str, str]) -> None:
+        installed["mlx-cuda-13"] = "0.32.4"
+        assert choose_engine(BOTH, "mlx").fallback is None
+
+    def test_none_can_run(self, installed: dict[str, str]) -> None:
+        installed.clear()
+        with pytest.raises(EngineUnavailableError, match="llama-cpp-python is not installed"):
+            choose_engine(BOTH)
+
+
 class TestSurvey:
     def test_everything_installed(self, installed: dict[str, str]) -> None:
         rows = {row.engine: row for row in survey()}
@@ -116,7 +159,8 @@ class TestSurvey:
         assert rows["llama.cpp"].version == "0.3.36"
         assert (rows["mlx"].version, rows["mlx"].usable, rows["mlx"].recommended) == ("0.31.0", True, False)
         assert "on the CPU" in rows["mlx"].why
-        assert "not supported in this version" in rows["server"].why
+        assert (rows["server"].usable, rows["server"].recommended) == (True, False)
+        assert "pinfold doctor URL" in rows["server"].why
         assert rows["scripted"].usable
         assert not rows["scripted"].recommended
 

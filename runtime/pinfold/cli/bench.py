@@ -10,7 +10,8 @@ import typer
 from pinfold.cli.opening import Engine, Json, Model, opened
 from pinfold.cli.terminal import aside, console, is_terminal, json_out, table
 from pinfold.engines.probe import AUTO
-from pinfold.errors import InvalidRequestError
+from pinfold.errors import InvalidRequestError, UnsupportedModeError
+from pinfold.options import is_address
 
 if TYPE_CHECKING:
     from pinfold.bench.draft import DraftBench
@@ -45,6 +46,9 @@ def draft(
     if plot is not None and (plot.suffix.lower() != ".svg" or not plot.absolute().parent.is_dir()):
         msg = f"--plot {plot}: give the name of an .svg file in a folder that exists."
         raise InvalidRequestError(msg)
+    if is_address(model):
+        msg = f"{model} is a server, whose decoding Pinfold does not change. Give a model of this process."
+        raise UnsupportedModeError(msg)
     n_ctx = max(workload.n_ctx for workload in WORKLOADS)
     with (
         opened(model, engine=engine, n_ctx=n_ctx) as rt,

@@ -9,7 +9,7 @@ import typer
 
 from pinfold.cli.opening import Engine, Json, NCtx, Store, no_store, opened, root_of, stored
 from pinfold.cli.terminal import json_out, size, table, yes_no
-from pinfold.engines.probe import AUTO, EngineStatus, survey
+from pinfold.engines.probe import AUTO, SERVER, EngineStatus, survey
 from pinfold.errors import PinfoldError
 from pinfold.options import RuntimeOptions
 
@@ -57,6 +57,9 @@ def doctor(
 def _facts(capabilities: Capabilities) -> dict[str, object]:
     facts = asdict(capabilities)
     facts["model"]["chat_template"] = capabilities.model.chat_template is not None
+    if capabilities.device == SERVER:
+        facts |= {name: facts[name] or None for name in ("n_cells", "n_seq", "bytes_per_token")}
+        facts["model"] = {name: None if value == 0 else value for name, value in facts["model"].items()}
     return facts
 
 
@@ -103,8 +106,29 @@ def _print_engines(engines: list[EngineStatus]) -> None:
 
 
 def _print_model(c: Capabilities) -> None:
+    typer.echo()
+    table("Model", ("", ""), _server_rows(c) if c.device == SERVER else _model_rows(c))
+    modes = [(m.name, yes_no(m.usable), yes_no(m.recommended), m.reason) for m in c.modes]
+    typer.echo()
+    table("Modes", ("mode", "usable", "recommended", "why"), modes)
+
+
+def _server_rows(c: Capabilities) -> list[tuple[str, str]]:
+    """What a server tells of its model; of the rest only it knows."""
+    trained = f"{c.model.n_ctx_train:,}" if c.model.n_ctx_train else "unknown"
+    template = "not shown by the server" if c.model.chat_template is None else "the model's own"
+    return [
+        ("name", c.model.name),
+        ("server", f"{c.engine} {c.facets['version']} at {c.facets['address']}"),
+        ("chat template", template),
+        ("context", f"{c.facets['n_ctx']} tokens a request; the model was trained on {trained}"),
+        ("slots", c.facets["slots"]),
+    ]
+
+
+def _model_rows(c: Capabilities) -> list[tuple[str, str]]:
     kv_mib = c.bytes_per_token * c.n_ctx / 2**20
-    rows = [
+    return [
         ("name", c.model.name),
         ("engine", f"{c.engine} on {c.device}"),
         ("architecture", f"{c.model.architecture}, {c.model.n_layer} layers, {c.model.parameters / 1e6:,.0f}M weights"),
@@ -119,8 +143,3 @@ def _print_model(c: Capabilities) -> None:
         ("reuse", "any prefix" if c.trim == "any" else "whole sessions only: this model's state cannot be cut"),
         ("fingerprint", c.fingerprint[:16]),
     ]
-    typer.echo()
-    table("Model", ("", ""), rows)
-    modes = [(m.name, yes_no(m.usable), yes_no(m.recommended), m.reason) for m in c.modes]
-    typer.echo()
-    table("Modes", ("mode", "usable", "recommended", "why"), modes)

@@ -41,9 +41,12 @@ __all__ = [
 DEFAULT_MODEL = "smollm2"
 
 Model = Annotated[
-    str, typer.Argument(help="An alias, the path of a .gguf file, or a Hugging Face id.", metavar="MODEL")
+    str,
+    typer.Argument(
+        help="An alias, the path of a .gguf file or MLX folder, a Hugging Face id, or a server's URL.", metavar="MODEL"
+    ),
 ]
-Engine = Annotated[str, typer.Option(help="The engine that runs the model: auto, llama.cpp, mlx or scripted.")]
+Engine = Annotated[str, typer.Option(help="The engine that runs the model: auto, llama.cpp, mlx, server or scripted.")]
 NCtx = Annotated[int, typer.Option(min=64, help="Tokens that one request may use, prompt and answer together.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Store = Annotated[

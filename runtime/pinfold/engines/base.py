@@ -146,11 +146,10 @@ class Tokenizer(Protocol):
 class Engine(Protocol):
     """One model, one context, many sequences. See the module's docstring for threads and terms."""
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+    capabilities: Capabilities
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def tokenizer(self) -> Tokenizer: ...
 
     @property
     def max_tokens(self) -> int:

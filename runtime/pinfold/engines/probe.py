@@ -6,7 +6,7 @@ import difflib
 import platform
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["ENGINES", "Choice", "EngineStatus", "choose_engine", "survey"]
 
 AUTO, LLAMA_CPP, MLX, SERVER, SCRIPTED = "auto", "llama.cpp", "mlx", "server", "scripted"
-ENGINES = (AUTO, LLAMA_CPP, MLX, SCRIPTED)
+ENGINES = (AUTO, LLAMA_CPP, MLX, SERVER, SCRIPTED)
+_RUNS = {"gguf": LLAMA_CPP, "mlx": MLX, "remote": SERVER, "scripted": SCRIPTED}
 
 LLAMA_CPP_MIN = (0, 3, 36)
 MLX_LM_MIN = (0, 30)
@@ -26,16 +27,20 @@ INSTALL = "pip install 'pinfold[llama-cpp]'"
 INSTALL_MLX = "pip install 'pinfold[mlx]'"
 INSTALL_CUDA = "pip install 'pinfold[mlx-cuda]'"
 CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13")
-NO_SERVER = "servers are not supported in this version"
 USE_GGUF = "Use a GGUF file of the same model: it runs on llama.cpp."
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine that was chosen, and why, one sentence each."""
+    """The engine that was chosen for `model`, the form of it that this engine takes, and why, one sentence each.
+
+    `fallback` is what runs another form of the same model, should this engine refuse this one when it loads it.
+    """
 
     engine: str
+    model: ResolvedModel
     reasons: tuple[str, ...]
+    fallback: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,10 @@ class EngineStatus:
 
 
 def choose_engine(model: ResolvedModel, engine: str = AUTO) -> Choice:
-    """The engine for `model`: the one asked for, or with ``auto`` the one that fits the model's kind.
+    """The engine for `model`: the one asked for, or with ``auto`` the fastest here of those that run a form of it.
 
     Raises:
-        UnsupportedModeError: an engine that is unknown, not in this version, or does not run this kind of model.
+        UnsupportedModeError: an engine that is unknown, or does not run this kind of model.
         EngineUnavailableError: the engine's package is missing or too old; the message has the install command.
     """
     if engine not in ENGINES:
@@ -61,25 +66,45 @@ def choose_engine(model: ResolvedModel, engine: str = AUTO) -> Choice:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         msg = f"There is no engine {engine!r}.{hint} Known engines: {', '.join(ENGINES)}."
         raise UnsupportedModeError(msg)
-    if model.kind == "remote":
-        msg = f"{model.name} is a server's URL, and {NO_SERVER}. {USE_GGUF}"
+    forms = {_RUNS[form.kind]: form for form in (model, model.other) if form is not None}
+    if engine not in (AUTO, *forms):
+        use = " or ".join(repr(name) for name in (*forms, AUTO))
+        msg = f"The {engine} engine does not run {model.name} ({model.kind}). Use engine={use}."
         raise UnsupportedModeError(msg)
-    fitting = {"scripted": SCRIPTED, "mlx": MLX}.get(model.kind, LLAMA_CPP)
-    if engine not in (AUTO, fitting):
-        msg = f"The {engine} engine does not run {model.name} ({model.kind}). Use engine={fitting!r} or 'auto'."
-        raise UnsupportedModeError(msg)
-    asked = "it was asked for" if engine != AUTO else f"it runs models of the kind {model.kind}"
-    if fitting == SCRIPTED:
-        return Choice(SCRIPTED, (asked,))
-    found, problem = _mlx() if fitting == MLX else _llama_cpp()
+    if engine != AUTO:
+        return _chosen(engine, forms[engine], ("it was asked for",))
+    return _fastest(forms)
+
+
+def _fastest(forms: dict[str, ResolvedModel]) -> Choice:
+    """MLX before llama.cpp where it has a GPU; the other one where that cannot run, with the reason."""
+    order = sorted(forms, key=lambda name: name != MLX or not _mlx_device()[0])
+    if order[0] == MLX and len(order) > 1 and not _mlx()[1]:
+        fallback = None if _llama_cpp()[1] else _chosen(LLAMA_CPP, forms[LLAMA_CPP], ())
+        return replace(_chosen(MLX, forms[MLX], ("the model is here in both forms",)), fallback=fallback)
+    usable = [name for name in order if not _problem(name)]
+    name = (usable or order)[0]
+    others = tuple(f"{other} was left out: {_problem(other) or _mlx_device()[1]}" for other in order if other != name)
+    return _chosen(name, forms[name], (f"it runs models of the kind {forms[name].kind}", *others))
+
+
+def _chosen(engine: str, model: ResolvedModel, why: tuple[str, ...]) -> Choice:
+    problem = _problem(engine)
     if problem:
-        msg = f"The {fitting} engine cannot run: {problem}."
-        if fitting == MLX:
+        msg = f"The {engine} engine cannot run: {problem}."
+        if engine == MLX:
             msg += f" {USE_GGUF}"
         raise EngineUnavailableError(msg)
-    package = "mlx-lm" if fitting == MLX else "llama-cpp-python"
-    where = _mlx_device()[1] if fitting == MLX else ""
-    return Choice(fitting, (asked, f"{package} {found} is installed", *filter(None, (where,))))
+    if engine == MLX:
+        why = (*why, f"mlx-lm {_mlx()[0]} is installed", f"it computes {_mlx_device()[1]}")
+    if engine == LLAMA_CPP:
+        why = (*why, f"llama-cpp-python {_llama_cpp()[0]} is installed")
+    return Choice(engine, model, why)
+
+
+def _problem(engine: str) -> str:
+    """Why an engine cannot run here; nothing if it can."""
+    return {LLAMA_CPP: _llama_cpp, MLX: _mlx}[engine]()[1] if engine in (LLAMA_CPP, MLX) else ""
 
 
 def survey() -> list[EngineStatus]:
@@ -91,7 +116,9 @@ def survey() -> list[EngineStatus]:
     return [
         EngineStatus(LLAMA_CPP, llama_cpp, not problem, not problem, why),
         _mlx_status(),
-        EngineStatus(SERVER, None, False, False, NO_SERVER),
+        EngineStatus(
+            SERVER, None, True, False, "a server's URL in place of a model; `pinfold doctor URL` asks what it can do"
+        ),
         EngineStatus(SCRIPTED, None, True, False, "answers from a script, for offline tests"),
     ]
 

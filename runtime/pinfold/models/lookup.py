@@ -32,12 +32,14 @@ class ResolvedModel:
         kind: what it is made of, which decides the engine.
         path: its file (the first one of a split model) or folder; None where there is none.
         source: where it came from, in words.
+        other: the same model in another form, where a folder holds both.
     """
 
     name: str
     kind: ModelKind
     path: Path | None
     source: str
+    other: ResolvedModel | None = None
 
 
 def resolve(name: str | os.PathLike[str], *, progress: bool = True) -> ResolvedModel:
@@ -98,14 +100,17 @@ def _from_path(path: Path | None, given: str) -> ResolvedModel:
 def _from_folder(folder: Path) -> ResolvedModel:
     files = [f.name for f in folder.iterdir() if f.is_file()]
     models = models_among(files)
-    if len(models) == 1:
-        path = _checked_gguf(folder / models[0])
-        return ResolvedModel(path.stem, "gguf", path, "a folder with one GGUF model")
-    if models:
+    if len(models) > 1:
         msg = f"The folder {folder} holds several models. Pass the path of one of: {', '.join(models)}."
         raise ModelNotFoundError(msg)
+    weights = None
     if "config.json" in files and any(f.endswith(".safetensors") for f in files):
-        return ResolvedModel(folder.resolve().name, "mlx", folder, "a folder of safetensors")
+        weights = ResolvedModel(folder.resolve().name, "mlx", folder, "a folder of safetensors")
+    if models:
+        path = _checked_gguf(folder / models[0])
+        return ResolvedModel(path.stem, "gguf", path, "a folder with one GGUF model", other=weights)
+    if weights is not None:
+        return weights
     msg = f"The folder {folder} holds no model: neither a .gguf file nor config.json with .safetensors files."
     raise ModelNotFoundError(msg)
 

@@ -31,7 +31,7 @@ class TestDoctor:
             "mlx",
             "server",
             "scripted",
-            "not supported in this version",
+            "a server's URL",
             "usable",
             "recommended",
             "why",
