@@ -17,7 +17,7 @@ from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form
 from pinfold.prompt.renderer import Prompt, PromptRenderer
 
 if TYPE_CHECKING:
-    from pinfold.output.constrain import Constraint
+    from pinfold.output.constraint import Constraint
 
 __all__ = ["Demands", "leading_reasoning", "response_schema"]
 

@@ -13,7 +13,8 @@ import pytest
 
 from pinfold.decoding.sampling import Sampler
 from pinfold.options import GenerationOptions
-from pinfold.output.constrain import Constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constrain import schema_constraint, tool_call_constraint
+from pinfold.output.constraint import Constraint
 from pinfold.output.parser import OutputParser, Parsed
 from tests.support.vocab import VocabTokenizer, load_vocabulary
 
@@ -99,6 +100,24 @@ def test_a_call_in_the_prompts_own_tokens_is_allowed(model: tuple[VocabTokenizer
     constraint = tool_call_constraint(grammar_tokenizer, TOOLS, "required")
     walk(constraint, tokenizer.encode(text_of(call)), tokenizer.n_vocab)
     assert constraint.finished
+
+
+@pytest.mark.parametrize("call", CALLS[:3], ids=lambda call: json.dumps(call["arguments"]))
+def test_one_token_is_judged_as_by_the_mask(model: tuple[VocabTokenizer, Any], call: dict[str, Any]) -> None:
+    """Of every place: tokens that begin what comes next, some that are allowed, and some of all."""
+    tokenizer, grammar_tokenizer = model
+    constraint = tool_call_constraint(grammar_tokenizer, TOOLS, "required")
+    by_piece = {tokenizer.piece(n): n for n in range(tokenizer.n_vocab)}
+    some = set(np.random.default_rng(3).integers(0, tokenizer.n_vocab, 150).tolist())
+    rest = text_of(call).encode()
+    for token in tokenizer.encode(text_of(call)):
+        row = np.zeros(tokenizer.n_vocab, np.float32)
+        constraint.apply(row)
+        begin = {by_piece[rest[:size]] for size in range(1, 12) if rest[:size] in by_piece}
+        tried = some | begin | set(np.flatnonzero(row == 0)[:150].tolist())
+        assert {n for n in tried if constraint.allows(n)} == {n for n in tried if row[n] == 0}
+        constraint.accept(token)
+        rest = rest.removeprefix(tokenizer.piece(token))
 
 
 def test_half_of_a_short_call_at_least_is_forced(model: tuple[VocabTokenizer, Any]) -> None:

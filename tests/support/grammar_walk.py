@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pinfold.output.constrain import Constraint
+from pinfold.output.constraint import Constraint
 from tests.support.byte_vocabulary import N_VOCAB, ByteVocabulary
 
 

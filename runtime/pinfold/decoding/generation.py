@@ -160,10 +160,8 @@ class Generation:
             PinfoldError: the logits or the grammar are broken.
         """
         constraint = self.job.constraint
-        if constraint is not None:
-            constraint.apply(logits)
         ending = self._thought.next_of_ending() if self._thought is not None else None
-        token = self._sampler.pick(logits) if ending is None else ending
+        token = self._pick(logits) if ending is None else ending
         if not self._generated:
             self._first_token = time.perf_counter()
         self._generated += 1
@@ -181,6 +179,16 @@ class Generation:
             if constraint.finished:
                 return "stop"
         return "length" if self._generated >= self._limit else None
+
+    def _pick(self, logits: NDArray[np.float32]) -> int:
+        """The next token. Where a grammar allows what greedy takes without one, no mask is made."""
+        constraint = self.job.constraint
+        if constraint is not None:
+            likeliest = self._sampler.likeliest(logits)
+            if likeliest is not None and constraint.allows(likeliest):
+                return likeliest
+            constraint.apply(logits)
+        return self._sampler.pick(logits)
 
     def finish(self, reason: Literal["stop", "length"], pin: Pin | None = None) -> None:
         """Tells the caller that it has ended well."""

@@ -12,7 +12,7 @@ from pinfold.options import GenerationOptions
 from pinfold.sessions.pins import Pin, PinRecord
 
 if TYPE_CHECKING:
-    from pinfold.output.constrain import Constraint
+    from pinfold.output.constraint import Constraint
     from pinfold.output.reasoning import LeadingReasoning
 
 __all__ = [

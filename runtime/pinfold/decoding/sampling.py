@@ -64,6 +64,14 @@ class Sampler:
         drawn = _draw(weights, self._random.random())
         return drawn if ids is None else int(ids[drawn])
 
+    def likeliest(self, logits: Row) -> int | None:
+        """What greedy `pick` takes of a row that it can pick from; None if another way of picking was asked for."""
+        if not self._greedy:
+            return None
+        row = self._penalised(logits)
+        best = int(row.argmax())
+        return best if math.isfinite(row[best]) else None
+
     def accept(self, token: int) -> None:
         """Records `token` as part of the answer; the penalties count it from now on."""
         if self._counts:

@@ -13,114 +13,25 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
+from pinfold.errors import InvalidRequestError, ToolSchemaError
+from pinfold.output.constraint import Constraint, first_line
 from pinfold.output.grammar import Offered, calls_rules, document_rules, grammar_of, text_rules
 from pinfold.output.reasoning import LeadingReasoning
 from pinfold.output.schema import narrowed, unheld
 from pinfold.output.tool_calls.forms import HERMES, CallForm
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Constraint", "forget_grammars", "held_text_constraint", "schema_constraint", "tool_call_constraint"]
+__all__ = ["forget_grammars", "held_text_constraint", "schema_constraint", "tool_call_constraint"]
 
 _MAX_GRAMMARS = 64
-# By byte of a mask: for each bit the highest that a logit may be, +inf where its token is allowed and -inf where not.
-# One look-up for eight tokens is ten times as fast as unpacking the bits.
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_HIGHEST_OF_BYTE = np.where(_BITS, np.inf, -np.inf).astype(np.float32)
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _DECLARES = (
     *("properties", "additionalProperties", "patternProperties"),
     *("$ref", "allOf", "anyOf", "oneOf", "const", "enum"),
 )
-
-
-class Constraint:
-    """Where one answer stands in its grammar. Owned by one request; not for several threads at once."""
-
-    __slots__ = ("_ends", "_highest", "_matcher", "_past_end", "_tokenizer")
-
-    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
-        self._matcher = matcher
-        self._tokenizer = tokenizer
-        self._ends = frozenset(tokenizer.eos_tokens)
-        self._highest: NDArray[np.float32] = np.empty(0, dtype=np.float32)
-        self._past_end = 0  # end tokens after the grammar was complete; the matcher does not count those
-
-    def apply(self, logits: NDArray[np.float32]) -> None:
-        """Sets the logits of all tokens that may not come next to -inf, in place.
-
-        `logits` has shape [n_vocab]; entries past the tokenizer's vocabulary are forbidden too.
-
-        Raises:
-            DecodeError: the grammar became too complex to follow.
-        """
-        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        if len(self._highest) != 8 * len(mask):
-            self._highest = np.empty(8 * len(mask), dtype=np.float32)
-        np.take(_HIGHEST_OF_BYTE, mask, axis=0, out=self._highest.reshape(-1, 8), mode="clip")
-        known = min(self._tokenizer.vocab_size, len(logits))
-        np.fmin(logits[:known], self._highest[:known], out=logits[:known])
-        logits[known:] = -np.inf
-
-    def accept(self, token: int) -> None:
-        """Goes on by `token`, one that `apply` left possible. An end-of-sequence token counts as one.
-
-        Raises:
-            DecodeError: the grammar forbids `token` here.
-        """
-        if token in self._ends and self.finished:
-            self._past_end += 1
-            return
-        self._matcher.consume_token(token)
-        self._check()
-
-    def forced(self) -> list[int]:
-        """Tokens that the grammar leaves no choice about, as far as their cut into tokens is sure; may be none."""
-        return [] if self.finished else list(self._matcher.compute_ff_tokens())
-
-    @property
-    def finished(self) -> bool:
-        """The grammar is complete: nothing but the end may follow."""
-        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
-
-    @property
-    def allowed_end(self) -> bool:
-        """The answer may end here; it may also go on, unless it is `finished`."""
-        return bool(self._matcher.is_accepting())
-
-    def rollback(self, tokens: int) -> None:
-        """Takes back the last `tokens` accepted.
-
-        Raises:
-            DecodeError: fewer were accepted, or the grammar has failed.
-        """
-        past_end = min(tokens, self._past_end)
-        self._past_end -= past_end
-        if tokens > past_end and not self._matcher.rollback(tokens - past_end):
-            msg = f"The grammar cannot go back by {tokens} tokens: {_first_line(self._matcher.get_error())}"
-            raise DecodeError(msg)
-
-    def copy(self) -> Constraint:
-        """A second constraint at the same place, to go on apart from this one."""
-        twin = Constraint(self._matcher.deep_copy(), self._tokenizer)
-        twin._past_end = self._past_end
-        return twin
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            msg = (
-                f"The grammar of this answer could not be followed: {_first_line(self._matcher.get_error())}. "
-                f"Simplify the schema that constrains it."
-            )
-            raise DecodeError(msg)
 
 
 def tool_call_constraint(
@@ -200,7 +111,7 @@ def schema_constraint(
     rules = document_rules(grammar_tokenizer, text, form.document)
     matcher, error = _compiled(grammar_tokenizer, grammar_of(grammar_tokenizer, "document", rules, reasoning=reasoning))
     if error:
-        msg = f"No grammar for the response schema: {_first_line(error)}. Make it simpler."
+        msg = f"No grammar for the response schema: {first_line(error)}. Make it simpler."
         raise ToolSchemaError(msg)
     return Constraint(matcher.deep_copy(), grammar_tokenizer)
 
@@ -258,7 +169,7 @@ def _document_text(grammar_tokenizer: LLTokenizer, schema: Any) -> str:
     text = _schema_text("The response schema", schema)
     _, error = _compiled(grammar_tokenizer, f"start: %json {text}")
     if error:
-        msg = f"The response schema: an answer cannot be held to it: {_first_line(error)}. Change that part of it."
+        msg = f"The response schema: an answer cannot be held to it: {first_line(error)}. Change that part of it."
         raise ToolSchemaError(msg)
     return text
 
@@ -278,11 +189,11 @@ def _tools_constraint(
         _, alone = _compiled(grammar_tokenizer, f"start: %json {schema}")
         if alone:
             msg = (
-                f"Tool {name!r}: a call cannot be held to its parameters: {_first_line(alone)}. "
+                f"Tool {name!r}: a call cannot be held to its parameters: {first_line(alone)}. "
                 f"Change that part of the schema, or use tool_choice='auto' without strict."
             )
             raise ToolSchemaError(msg)
-    msg = f"No grammar for these tools: {_first_line(error)}. Offer fewer tools, or use tool_choice='auto'."
+    msg = f"No grammar for these tools: {first_line(error)}. Offer fewer tools, or use tool_choice='auto'."
     raise ToolSchemaError(msg)
 
 
@@ -292,8 +203,3 @@ def _compiled(grammar_tokenizer: LLTokenizer, grammar: str) -> tuple[LLMatcher, 
     limits = LLParserLimits(verbose_errors=False)  # an error would quote the answer so far
     matcher = LLMatcher(grammar_tokenizer, grammar, log_level=0, limits=limits)
     return matcher, matcher.get_error() if matcher.is_error() else ""
-
-
-def _first_line(error: str) -> str:
-    """What is wrong, without where in our rules it was noticed."""
-    return error.partition("\n")[0].rpartition("failed to compile JSON schema: ")[2].rstrip(".")

@@ -10,9 +10,9 @@ from llguidance import LLTokenizer
 
 from pinfold.errors import DecodeError, InvalidRequestError, ToolSchemaError
 from pinfold.output import constrain
-from pinfold.output.constrain import schema_constraint, tool_call_constraint
-from pinfold.output.tool_calls.forms import CallForm
-from tests.support.byte_vocabulary import END, N_VOCAB, OPEN
+from pinfold.output.constrain import held_text_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.tool_calls.forms import HERMES, CallForm
+from tests.support.byte_vocabulary import END, N_VOCAB, OPEN, ByteVocabulary
 from tests.support.grammar_walk import TOOLS, allowed, call, tool, walk
 
 
@@ -170,12 +170,32 @@ def test_a_row_longer_than_the_vocabulary_and_its_values(tokenizer: LLTokenizer)
     assert np.isneginf(row).sum() == N_VOCAB - 1
 
 
+@pytest.mark.parametrize(
+    ("make", "output"),
+    [
+        (lambda t: tool_call_constraint(t, TOOLS, parallel=True), call("add", {"a": 1, "b": -20}) + "\n"),
+        (lambda t: tool_call_constraint(t, TOOLS), call("read", {"path": 'the "cache"\n'})),
+        (lambda t: schema_constraint(t, {"enum": ["the", "then", 3, None]}), '"then"'),
+        (lambda t: schema_constraint(t, {"type": "array", "items": {"type": "number"}}), "[1.5, -2e3, 0]"),
+        (lambda t: held_text_constraint(t, TOOLS, {"add"}, form=HERMES), "See: " + call("add", {"a": 1, "b": 2})),
+    ],
+)
+def test_one_token_is_judged_as_by_the_mask(tokenizer: LLTokenizer, make: Any, output: str) -> None:
+    constraint = make(tokenizer)
+    for token in ByteVocabulary()(output.encode()):
+        assert {n for n in range(N_VOCAB) if constraint.allows(n)} == allowed(constraint)
+        constraint.accept(token)
+    assert {n for n in range(N_VOCAB) if constraint.allows(n)} == allowed(constraint)
+
+
 def test_a_forbidden_token_is_a_typed_error(tokenizer: LLTokenizer) -> None:
     constraint = tool_call_constraint(tokenizer, TOOLS)
     with pytest.raises(DecodeError, match="grammar"):
         constraint.accept(ord("x"))
     with pytest.raises(DecodeError, match="grammar"):
         constraint.apply(np.zeros(N_VOCAB, np.float32))
+    with pytest.raises(DecodeError, match="grammar"):
+        constraint.allows(OPEN)
     with pytest.raises(DecodeError, match="go back"):
         constraint.rollback(1)
     assert walk(tool_call_constraint(tokenizer, TOOLS), call("read", {"path": "the cache is clean"}))

@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 from llguidance import LLTokenizer
 
 from pinfold.errors import ToolSchemaError
-from pinfold.output.constrain import Constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constrain import schema_constraint, tool_call_constraint
+from pinfold.output.constraint import Constraint
 from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.parser import OutputParser
 from pinfold.output.tool_calls.forms import CallForm, call_form

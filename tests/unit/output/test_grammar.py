@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from llguidance import LLTokenizer
 
-from pinfold.output.constrain import Constraint, held_text_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constrain import held_text_constraint, schema_constraint, tool_call_constraint
+from pinfold.output.constraint import Constraint
 from pinfold.output.marked_arguments import arguments_of
 from pinfold.output.reasoning import CHANNELS, THINK, LeadingReasoning
 from pinfold.output.tool_calls.forms import HERMES, CallForm, call_form

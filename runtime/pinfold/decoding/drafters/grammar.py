@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pinfold.decoding.drafters.base import Guess
 
 if TYPE_CHECKING:
-    from pinfold.output.constrain import Constraint
+    from pinfold.output.constraint import Constraint
 
 __all__ = ["Forced"]
 
