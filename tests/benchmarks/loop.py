@@ -149,7 +149,8 @@ def measure_decoding(runtime: Runtime, args: argparse.Namespace) -> tuple[Figure
     """Tokens per second of a forced call, grammar and parser in it, against free text from the same prompt."""
     messages = [{"role": "user", "content": "Write a long note to the harbour office about the winter storm."}]
     forced = {"tools": LONG_CALL, "tool_choice": "write_note", "frequency_penalty": 0.5}
-    ways: dict[str, dict[str, Any]] = {"free text": {"frequency_penalty": 0.5}, "forced call": forced}
+    free = {**forced, "tool_choice": "none"}
+    ways: dict[str, dict[str, Any]] = {"free text": free, "forced call": forced}
 
     def speed(options: dict[str, Any]) -> float:
         settle()

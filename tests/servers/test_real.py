@@ -54,6 +54,18 @@ def test_the_kind_is_found(served: Served) -> None:
     assert served.rt.capabilities.engine == served.kind
 
 
+def test_a_connection_serves_one_stream_after_another(llama_cpp_python: Served) -> None:
+    """Where the server keeps it open: llama-server and mlx_lm.server close it behind each stream."""
+    rt = llama_cpp_python.rt
+    list(rt.stream([HI], max_tokens=2))
+    pool = rt._backend._transport._client._transport._pool
+    before = list(pool.connections)
+    for _ in range(2):
+        list(rt.stream([HI], max_tokens=2))
+    assert before
+    assert pool.connections == before
+
+
 def test_a_chat_and_the_same_streamed(served: Served) -> None:
     served.rt.chat([SYSTEM, HI], max_tokens=1)  # both below then begin on the same prefix, and round alike
     whole = served.rt.chat([SYSTEM, HI], max_tokens=12)

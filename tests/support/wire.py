@@ -42,6 +42,7 @@ class Pieces(httpx.AsyncByteStream):
     def __init__(self, *pieces: bytes | Exception | None) -> None:
         self._pieces = pieces
         self.closed = asyncio.Event()
+        self.read_out = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
@@ -51,6 +52,7 @@ class Pieces(httpx.AsyncByteStream):
             if isinstance(piece, Exception):
                 raise piece
             yield piece
+        self.read_out = True
 
     async def aclose(self) -> None:
         self.closed.set()

@@ -167,7 +167,9 @@ def _rendered(server: Server, asked: Asked, options: RuntimeOptions, body: dict[
     template = own.renderer.template
     family = _family(options, template.source if template.traits.tools else None)
     if facts.kind == "llama-server":
-        body["preserved_tokens"] = sorted(mark.decode() for mark in MARKUP)
+        # Each costs the server time. Without tools the model writes no marks but those that its template knows.
+        marks = sorted(mark.decode() for mark in MARKUP)
+        body["preserved_tokens"] = [mark for mark in marks if asked.tools or mark in template.source]
     _bound(server, body, asked, options, text)
     expect: Any = "required" if forced else "none" if asked.response_format or asked.choice.mode == "none" else "auto"
     opened = own.renderer.generation_prefix.rstrip().endswith("<think>") and not forced

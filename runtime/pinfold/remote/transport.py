@@ -12,7 +12,7 @@ import json
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ import httpx
 from httpx_sse import EventSource
 
 from pinfold.errors import (
-    PinfoldError,
     RequestTimeoutError,
     RuntimeClosedError,
     ServerBusyError,
@@ -38,6 +37,7 @@ from pinfold.remote.faults import (
     reply_error,
     retry_after,
 )
+from pinfold.remote.progress import PassingFault, Progress
 
 __all__ = ["Answered", "Transport"]
 
@@ -47,6 +47,7 @@ _LONGEST_WAIT = 60.0  # what a server may ask us to wait before a retry
 _FIRST_WAIT, _MOST_WAIT = 0.5, 8.0
 _MOST_BYTES = 64 << 20  # of one reply that is not a stream
 _ASK_TIMEOUT = 30.0
+_READ_OUT = 0.05
 _END = "[DONE]"
 
 
@@ -151,18 +152,18 @@ class Transport:
             PinfoldError: as the reply says; the connection failed; the answer broke off or cannot be read.
             RequestTimeoutError: nothing came within the time that options allow for it.
         """
-        progress = _Progress(take)
+        progress = Progress(take)
         for attempt in range(self._options.retries + 1):
             try:
                 await self._exchange_once(url, body, progress, address)
-            except _PassingFault as e:
+            except PassingFault as e:
                 if progress.begun or attempt == self._options.retries:
                     raise e.error from e.__cause__
                 await asyncio.sleep(_backoff(attempt) if e.wait is None else e.wait)
             else:
                 return
 
-    async def _exchange_once(self, url: str, body: Mapping[str, Any], progress: _Progress, address: str) -> None:
+    async def _exchange_once(self, url: str, body: Mapping[str, Any], progress: Progress, address: str) -> None:
         try:
             async with (
                 asyncio.timeout(self._options.first_token_timeout) as limit,
@@ -177,9 +178,9 @@ class Transport:
             error = connection_error(address, e)
             # A server may close an idle connection just as it is used again: a new one is made without a wait.
             wait = 0.0 if isinstance(e, httpx.RemoteProtocolError) else None
-            raise error if certificate_fault(e) else _PassingFault(error, wait) from e
+            raise error if certificate_fault(e) else PassingFault(error, wait) from e
 
-    async def _receive(self, got: httpx.Response, progress: _Progress, limit: asyncio.Timeout, address: str) -> None:
+    async def _receive(self, got: httpx.Response, progress: Progress, limit: asyncio.Timeout, address: str) -> None:
         kind = got.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             self._take(await _read(got, address), progress, address)
@@ -189,17 +190,19 @@ class Transport:
             msg = f"{address} answered with {kind or 'no content type'}, not with an answer: {excerpt(text)}"
             raise ServerReplyError(redacted(msg, self._key))
         clock, between = self._loop.time, self._options.token_timeout
-        async for event in EventSource(got).aiter_sse():
+        events = EventSource(got).aiter_sse()
+        async for event in events:
             if event.data == _END:
+                await _read_out(events)
                 return
             if event.data:
                 self._take(event.data, progress, address)
             if progress.begun:
                 limit.reschedule(clock() + between)
         if not progress.ended:
-            raise _PassingFault(broken_off(address, "the stream ended before the answer did"))
+            raise PassingFault(broken_off(address, "the stream ended before the answer did"))
 
-    def _take(self, data: str, progress: _Progress, address: str) -> None:
+    def _take(self, data: str, progress: Progress, address: str) -> None:
         try:
             chunk = json.loads(data)
         except (ValueError, RecursionError) as e:
@@ -222,16 +225,16 @@ class Transport:
         if wait is not None and wait > _LONGEST_WAIT:
             msg = f"{error} It asks to wait {wait:.0f} s."
             raise ServerBusyError(msg)
-        raise _PassingFault(error, wait)
+        raise PassingFault(error, wait)
 
-    def _late(self, progress: _Progress, address: str) -> str:
+    def _late(self, progress: Progress, address: str) -> str:
         if progress.begun:
-            name, seconds = "token_timeout", self._options.token_timeout
-            return (
-                f"{address} sent nothing for {seconds:g} s in the middle of an answer. Raise {name} if that is normal."
-            )
-        name, seconds = "first_token_timeout", self._options.first_token_timeout
-        return f"{address} sent no token of an answer within {seconds:g} s. Raise {name} if it needs longer."
+            seconds, what = self._options.token_timeout, "nothing in the middle of an answer"
+            remedy = "Raise token_timeout if that is normal"
+        else:
+            seconds, what = self._options.first_token_timeout, "no token of an answer"
+            remedy = "Raise first_token_timeout if it needs longer"
+        return f"{address} sent {what} for {seconds:g} s. {remedy}."
 
     @asynccontextmanager
     async def _open(self, method: str, url: str, body: Any) -> AsyncIterator[httpx.Response]:
@@ -251,28 +254,12 @@ class Transport:
         return self._client
 
 
-class _Progress:
-    """How far one exchange is: whether any answer came, and whether its end did."""
-
-    def __init__(self, take: Callable[[Mapping[str, Any]], bool]) -> None:
-        self._take = take
-        self.begun = False
-        self.ended = False
-
-    def take(self, chunk: Mapping[str, Any]) -> None:
-        self.begun = self._take(chunk) or self.begun
-        choices = chunk.get("choices")
-        if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
-            self.ended = self.ended or choices[0].get("finish_reason") is not None
-
-
-class _PassingFault(Exception):  # noqa: N818 - a signal within this file
-    """The server may answer otherwise next time; `wait` is how many seconds it asks for."""
-
-    def __init__(self, error: PinfoldError, wait: float | None = None) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.wait = wait
+async def _read_out(events: AsyncIterator[Any]) -> None:
+    """Reads to the end of the body, which makes the connection free for the next request; not for long."""
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(_READ_OUT):
+            async for _ in events:
+                pass
 
 
 async def _read(response: httpx.Response, address: str) -> str:

@@ -147,6 +147,20 @@ def test_a_stream_that_stalls(server: FakeServer, opened: Open, pieces: Any, wor
     assert len(server.requests) == 1
 
 
+def test_a_server_that_holds_the_stream_open_after_its_end(server: FakeServer, opened: Open) -> None:
+    rt = opened(token_timeout=30.0)
+    body = server.streams(WHOLE, None)
+    assert rt.chat(HI, timeout=5.0).text == "Good day"
+    assert body.closed.is_set()
+
+
+def test_a_stream_is_read_out_so_that_its_connection_serves_again(server: FakeServer, opened: Open) -> None:
+    rt = opened()
+    body = server.streams(WHOLE, b": bye\n\n")
+    assert rt.chat(HI).text == "Good day"
+    assert body.read_out
+
+
 def test_a_request_that_takes_longer_than_its_timeout(server: FakeServer, opened: Open) -> None:
     rt = opened()
     body = server.streams(sse(chat_chunks("Good", finish=None), done=False), None)

@@ -208,6 +208,8 @@ def test_prompts_are_rendered_here_and_tools_with_them(llama: LlamaServer, opene
     assert prompt.endswith("<user>Hi</><assistant>")
     assert [(call.name, call.arguments) for call in done.tool_calls] == [("weigh", {"n": 1})]
     assert "<|channel|>" in llama.bodies[-1]["preserved_tokens"]
+    rt.chat([SYSTEM, HI])
+    assert llama.bodies[-1]["preserved_tokens"] == []  # its template has none
 
 
 def test_a_forced_call_is_held_by_its_schema(llama: LlamaServer, opened: Open) -> None:
