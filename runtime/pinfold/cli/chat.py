@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pinfold.cli.opening import DEFAULT_MODEL, Engine, Json, Model, NCtx, opened
-from pinfold.cli.terminal import aside, error, is_terminal, safe
+from pinfold.cli.pins import read_tools
+from pinfold.cli.talk import Talk
+from pinfold.cli.terminal import aside, error, is_terminal
 from pinfold.engines.probe import AUTO
 from pinfold.errors import PinfoldError
 from pinfold.options import RuntimeOptions
 
-if TYPE_CHECKING:
-    from pinfold.results import Completion, Usage
-    from pinfold.runtime import Runtime
-
-__all__ = ["chat", "summary"]
+__all__ = ["chat"]
 
 PROMPT = "> "
 HOW_TO_LEAVE = "(Ctrl-D leaves; Ctrl-C stops an answer)"
@@ -34,6 +31,9 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=100.0, help="0 always takes the likeliest token.")] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Makes sampling repeatable.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Offer these tools: a JSON list, or an object with such tools.")
+    ] = None,
     once: Annotated[str | None, typer.Option(metavar="PROMPT", help="Answer this and leave.")] = None,
     engine: Engine = AUTO,
     n_ctx: NCtx = RuntimeOptions.model_fields["n_ctx"].default,
@@ -41,7 +41,8 @@ def chat(
 ) -> None:
     """Talk to MODEL. Without a terminal on stdin, all of stdin is one prompt.
 
-    The answer goes to stdout, one line on what was reused to stderr.
+    The answer and its tool calls go to stdout; what the model thought, and one line on what was reused, to stderr.
+    In a conversation you are asked what each tool gives.
     """
     if pin is not None and system is None:
         msg = "There is no system prompt to pin: give --system."
@@ -52,80 +53,22 @@ def chat(
         msg = "The prompt is empty."
         raise typer.BadParameter(msg, param_hint="--once")
     messages = [{"role": "system", "content": _text_or_file(system)}] if system is not None else []
+    offered = None if tools is None else read_tools(tools)
+    generation: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    if offered is not None:
+        generation["tools"] = offered
     with opened(model, engine=engine, n_ctx=n_ctx) as runtime:
         if pin is not None:
-            pinned = runtime.pin(messages, name=pin)
+            pinned = runtime.pin(messages, offered, name=pin)
             aside(f"pinned {pinned.name!r}: {pinned.tokens} tokens" + (f"; {pinned.warning}" if pinned.warning else ""))
-        talk = _Talk(runtime, messages, as_json, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        talk = Talk(runtime, messages, as_json, generation)
         if once is not None:
             talk.turn(once)
         else:
             _converse(talk)
 
 
-def _reused(usage: Usage) -> str:
-    if usage.cached_tokens is None or usage.prompt_tokens is None:
-        return "the server does not report what it reused"
-    share = 100 * usage.cached_tokens // max(usage.prompt_tokens, 1)
-    return f"{usage.cached_tokens} of {usage.prompt_tokens} prompt tokens cached ({share}%)"
-
-
-def summary(done: Completion) -> str:
-    """One line on what an answer reused and how fast it came, and one more for a miss whose reason is known."""
-    usage, cache, timings = done.usage, done.cache, done.timings
-    parts = [
-        f"{cache.hit_kind}: {_reused(usage)}",
-        f"first token after {timings.ttft_s:.2f} s",
-    ]
-    if usage.completion_tokens is not None and timings.decode_tps is not None:
-        parts.append(f"{usage.completion_tokens} tokens at {timings.decode_tps:.1f} a second")
-    if done.finish_reason == "length":
-        parts.append("cut at the token limit")
-    line = " · ".join(parts)
-    return f"{line}\n{cache.miss.reason}" if cache.miss is not None else line
-
-
-class _Talk:
-    """A conversation: the messages so far, and how an answer is asked for and shown."""
-
-    def __init__(self, runtime: Runtime, messages: list[dict[str, Any]], as_json: bool, **generation: Any) -> None:
-        self._runtime = runtime
-        self._messages = messages
-        self._json = as_json
-        self._generation = generation
-        self._clean = safe if sys.stdout.isatty() else str
-
-    def turn(self, prompt: str) -> None:
-        """Asks, shows the answer as it comes, and remembers both: also what had come when it failed or was stopped."""
-        self._messages.append({"role": "user", "content": prompt})
-        answer: list[str] = []
-        try:
-            self._show(answer)
-        finally:
-            if text := "".join(answer):
-                self._messages.append({"role": "assistant", "content": text})
-            else:
-                self._messages.pop()
-
-    def _show(self, answer: list[str]) -> None:
-        with closing(self._runtime.stream(self._messages, **self._generation)) as deltas:
-            for delta in deltas:
-                answer.append(delta.text)
-                if not self._json:
-                    typer.echo(self._clean(delta.text), nl=False)
-                if delta.done is not None:
-                    self._finish(delta.done)
-
-    def _finish(self, done: Completion) -> None:
-        if self._json:
-            answer = {"text": done.text, "reasoning": done.reasoning, "finish_reason": done.finish_reason}
-            typer.echo(json.dumps(answer | done.report(), ensure_ascii=False))
-        else:
-            typer.echo()
-            aside(summary(done))
-
-
-def _converse(talk: _Talk) -> None:
+def _converse(talk: Talk) -> None:
     with suppress(ImportError):
         import_module("readline")  # gives input() its line editing
     aside(HOW_TO_LEAVE)
@@ -142,10 +85,16 @@ def _converse(talk: _Talk) -> None:
             _turn_that_may_fail(talk, prompt)
 
 
-def _turn_that_may_fail(talk: _Talk, prompt: str) -> None:
+def _turn_that_may_fail(talk: Talk, prompt: str) -> None:
     try:
         talk.turn(prompt)
+        while talk.waiting:
+            talk.give([input(f"{call.name} gives> ") for call in talk.waiting])
+    except EOFError:
+        talk.give_up()
+        aside("\n(no results: the calls are forgotten)")
     except KeyboardInterrupt:
+        talk.give_up()
         aside("\n(stopped)")
     except PinfoldError as e:
         error(str(e))

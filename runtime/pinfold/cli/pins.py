@@ -20,7 +20,7 @@ from pinfold.options import RuntimeOptions
 if TYPE_CHECKING:
     from pinfold.runtime import Runtime
 
-__all__ = ["app", "read_prompt", "read_request"]
+__all__ = ["app", "read_prompt", "read_request", "read_tools"]
 
 app = typer.Typer(help="Try out a prompt that is to be pinned. To pin it on disk: pinfold spill.", no_args_is_help=True)
 QUESTION = {"role": "user", "content": "Hello."}
@@ -114,6 +114,20 @@ def read_prompt(file: str) -> tuple[list[Any], list[Any] | None]:
     return request["messages"], request.get("tools")
 
 
+def read_tools(file: str) -> list[dict[str, Any]]:
+    """The tools of a JSON file: a list of them, or an object that has them.
+
+    Raises:
+        InvalidRequestError: it cannot be read, or is no such JSON.
+    """
+    data = _read_json(file)
+    tools = data.get("tools") if isinstance(data, dict) else data
+    if not _is_list_of_objects(tools):
+        msg = f'{file}: no list of tools. Give [...] or {{"tools": [...]}}, in the form that a chat request has them.'
+        raise InvalidRequestError(msg)
+    return tools
+
+
 def read_request(file: str) -> dict[str, Any]:
     """The JSON object in a file, "-" for stdin: its messages, its tools if it has any, and what else it has.
 
@@ -122,18 +136,22 @@ def read_request(file: str) -> dict[str, Any]:
     Raises:
         InvalidRequestError: it cannot be read, or is no such JSON.
     """
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        data = json.loads(text)
-    except (OSError, ValueError, RecursionError) as e:
-        msg = f'{file} cannot be read as JSON: {e}. Give a file such as {{"messages": [...], "tools": [...]}}.'
-        raise InvalidRequestError(msg) from e
+    data = _read_json(file)
     if not isinstance(data, dict):
         data = {"messages": data}
     tools = data.get("tools")
     if _is_list_of_objects(data.get("messages")) and (tools is None or _is_list_of_objects(tools)):
         return data
     raise InvalidRequestError(_no_prompt(file, "'messages' or 'tools' is no list of objects"))
+
+
+def _read_json(file: str) -> Any:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return json.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
+        msg = f'{file} cannot be read as JSON: {e}. Give a file such as {{"messages": [...], "tools": [...]}}.'
+        raise InvalidRequestError(msg) from e
 
 
 def _no_prompt(file: str, found: str) -> str:

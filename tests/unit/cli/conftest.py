@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from pinfold.cli import app, opening
 from pinfold.engines.base import Capabilities, Mode, ModelInfo
 from pinfold.errors import ModelNotFoundError
-from pinfold.results import CacheReport, Completion, Delta, Miss, Timings, Usage
+from pinfold.results import CacheReport, Completion, Delta, Miss, Timings, ToolCall, Usage
 
 CAPABILITIES = Capabilities(
     engine="llama.cpp",
@@ -43,7 +43,7 @@ class FakePin:
 class FakeRuntime(AbstractContextManager["FakeRuntime"]):
     """Answers with `pieces`, raising any exception that stands among them, and records what it was asked."""
 
-    pieces: list[str | BaseException] = field(default_factory=lambda: ["Hel", "lo."])
+    pieces: list[str | Delta | BaseException] = field(default_factory=lambda: ["Hel", "lo."])
     cache: CacheReport = field(default_factory=lambda: CacheReport("resident", 30))
     warning: str | None = None
     model: str = "tiny"
@@ -69,12 +69,14 @@ class FakeRuntime(AbstractContextManager["FakeRuntime"]):
         self.asked.append(([*messages], generation))
         self.on_prefill()
         text = ""
+        calls: tuple[ToolCall, ...] = ()
         for piece in self.pieces:
             if isinstance(piece, BaseException):
                 raise piece
-            text += piece
-            yield Delta(piece)
-        yield Delta(done=self._completion(text))
+            delta = Delta(piece) if isinstance(piece, str) else piece
+            text, calls = text + delta.text, calls + delta.tool_calls
+            yield delta
+        yield Delta(done=replace(self._completion(text), tool_calls=calls))
 
     def _completion(self, text: str) -> Completion:
         usage = Usage(prompt_tokens=40, cached_tokens=self.cache.cached_tokens, completion_tokens=2)

@@ -12,6 +12,7 @@ import pytest
 from pinfold.cli import chat as chat_module
 from pinfold.cli import opening
 from pinfold.errors import ContextOverflowError
+from pinfold.results import Delta, InvalidToolCall, ToolCall
 
 
 @pytest.fixture
@@ -92,6 +93,72 @@ class TestOnce:
         assert result.exit_code != 0
         assert result.stdout == "Hel"
         assert runtime.closed
+
+
+WEIGH = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}
+CALL = ToolCall("call_1", "weigh", {"barrel": 3, "gate": "north"})
+
+
+@pytest.fixture
+def tools_file(tmp_path: Path) -> str:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([WEIGH]))
+    return str(path)
+
+
+class TestToolsAndThoughts:
+    def test_each_has_its_place(self, run, runtime) -> None:
+        invalid = InvalidToolCall("call_2", None, '{"name": ', "cut off")
+        runtime.pieces = [
+            Delta(reasoning="They want "),
+            Delta(reasoning="a weight."),
+            "I weigh ",
+            "it.",
+            Delta(tool_calls=(CALL,), invalid_tool_calls=(invalid,)),
+        ]
+        result = run("chat", "--once", "Hi")
+        assert result.stdout == 'I weigh it.\n-> weigh(barrel=3, gate="north")\n'
+        assert result.stderr.splitlines()[:2] == ["They want a weight.", 'no valid call (cut off): {"name": ']
+
+    def test_tools_from_a_file_are_offered_and_pinned(self, run, runtime, tools_file: str) -> None:
+        assert run("chat", "--tools", tools_file, "--system", "S", "--pin", "p", "--once", "Hi").exit_code == 0
+        assert runtime.asked[0][1]["tools"] == [WEIGH]
+        assert runtime.pinned[0][2] == [WEIGH]
+
+    @pytest.mark.parametrize("text", ["{", '{"messages": []}', "[1]"])
+    def test_a_file_without_tools(self, run, runtime, tmp_path: Path, text: str) -> None:
+        (tmp_path / "t.json").write_text(text)
+        result = run("chat", "--tools", str(tmp_path / "t.json"), "--once", "Hi")
+        assert result.exit_code == 1
+        assert "t.json" in result.stderr
+        assert runtime.opened == []
+
+    def test_json_has_the_calls(self, run, runtime) -> None:
+        runtime.pieces = [Delta(tool_calls=(CALL,))]
+        data = json.loads(run("chat", "--once", "Hi", "--json").stdout)
+        assert data["tool_calls"] == [{"id": "call_1", "name": "weigh", "arguments": {"barrel": 3, "gate": "north"}}]
+
+    def test_the_user_says_what_a_tool_gives(self, type_in, runtime, tools_file: str) -> None:
+        def then_answer() -> None:
+            if len(runtime.asked) == 2:
+                runtime.pieces = ["Nine."]
+
+        runtime.pieces, runtime.on_prefill = [Delta(tool_calls=(CALL,))], then_answer
+        result = type_in("How heavy?", "9 kg", "Thanks", args=("--tools", tools_file))
+        assert result.stdout.endswith("Nine.\nNine.\n\n")
+        messages = runtime.asked[2][0]
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "user"]
+        assert messages[1]["tool_calls"][0]["function"] == {
+            "name": "weigh",
+            "arguments": '{"barrel": 3, "gate": "north"}',
+        }
+        assert messages[2] == {"role": "tool", "tool_call_id": "call_1", "content": "9 kg"}
+
+    def test_calls_without_results_are_forgotten(self, type_in, runtime, tools_file: str) -> None:
+        runtime.pieces = [Delta(tool_calls=(CALL,))]
+        result = type_in("How heavy?", KeyboardInterrupt(), "Never mind", args=("--tools", tools_file))
+        assert "(stopped)" in result.stderr
+        assert [message["role"] for message in runtime.asked[1][0]] == ["user", "user"]
 
 
 class TestSystem:
