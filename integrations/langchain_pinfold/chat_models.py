@@ -16,10 +16,10 @@ from langchain_pinfold import calls, structured
 from langchain_pinfold.answers import PROVIDER, ChunkWriter, to_message
 from langchain_pinfold.messages import to_runtime_messages
 from langchain_pinfold.settings import PinfoldSettings
-from langchain_pinfold.tools import ToolLike, any_strict, check_guarantees, to_runtime_choice, to_runtime_tools
+from langchain_pinfold.tools import ToolLike, to_runtime_choice, to_runtime_tools
 from pinfold import Pin, Runtime
 from pinfold.errors import InvalidRequestError
-from pinfold.options import RuntimeOptions
+from pinfold.options import RuntimeOptions, is_address
 
 __all__ = ["ChatPinfold"]
 
@@ -123,20 +123,21 @@ class ChatPinfold(PinfoldSettings, BaseChatModel):
             tools: functions, BaseTools, pydantic classes, or dicts in OpenAI's or Anthropic's form. A dict's
                 ``cache_control``, or a tool's ``extras["cache_control"]``, pins the prompt up to and with the tools.
             tool_choice: "auto" (also None, False), "none", "any" or "required" (also True), a tool's name, or a dict.
-            strict: True demands that arguments fit their schema. Forced calls always do.
-            parallel_tool_calls: False demands one call at most. A forced call always is one.
+            strict: True holds every call to its tool's schema, False only forced ones; None is what each tool says.
+            parallel_tool_calls: False allows one call at most, True several also where some call is forced.
             kwargs: options for each call, as `invoke` takes them.
+
+        A model whose family of tool calls cannot be held while it decides by itself refuses `strict` and one call at
+        most when it is asked, with UnsupportedModeError.
 
         Raises:
             ToolSchemaError: something that is no tool.
             InvalidRequestError: a choice that names no tool.
-            UnsupportedModeError: a guarantee that cannot be held here.
         """
-        converted = to_runtime_tools(tools)
-        choice = to_runtime_choice(tool_choice, converted)
-        strict = strict or any_strict(tools)
-        check_guarantees(choice=choice, strict=strict, parallel_tool_calls=parallel_tool_calls)
-        return self.bind(tools=converted, tool_choice=choice, **kwargs)
+        converted = to_runtime_tools(tools, strict=strict)
+        if parallel_tool_calls is not None:
+            kwargs["parallel_tool_calls"] = parallel_tool_calls
+        return self.bind(tools=converted, tool_choice=to_runtime_choice(tool_choice, converted), **kwargs)
 
     def with_structured_output(
         self,
@@ -242,8 +243,8 @@ class ChatPinfold(PinfoldSettings, BaseChatModel):
             tool_calling=True,
             tool_choice=True,
             tool_call_streaming=True,
-            # Agents take this to mean "together with tools", which the grammar cannot do yet: they use a tool instead.
-            structured_output=False,
+            # Agents take this to mean "together with tools", which servers are not asked for.
+            structured_output=not (self.base_url or is_address(self.model)),
         )
 
     # --- from LangChain's call to the runtime's ---

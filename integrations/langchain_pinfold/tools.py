@@ -11,7 +11,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_pinfold.messages import cache_control_of
 from pinfold.errors import InvalidRequestError, ToolSchemaError, UnsupportedModeError
 
-__all__ = ["ToolLike", "any_strict", "check_guarantees", "to_runtime_choice", "to_runtime_tools"]
+__all__ = ["ToolLike", "to_runtime_choice", "to_runtime_tools"]
 
 ToolLike = dict[str, Any] | type | Callable[..., Any] | BaseTool
 ToolChoice = str | dict[str, Any] | bool | None
@@ -19,17 +19,19 @@ ToolChoice = str | dict[str, Any] | bool | None
 _CHOICES = {"auto": "auto", "none": "none", "any": "required", "required": "required"}
 
 
-def to_runtime_tools(tools: Sequence[ToolLike]) -> list[dict[str, Any]]:
+def to_runtime_tools(tools: Sequence[ToolLike], *, strict: bool | None = None) -> list[dict[str, Any]]:
     """Tools as ``{"type": "function", "function": {...}}``, with ``cache_control`` where the tool asks for a pin.
+
+    `strict` says for all of them whether their arguments must fit; None leaves it to what each says of itself.
 
     Raises:
         ToolSchemaError: something that is no tool.
         UnsupportedModeError: a tool that runs at a provider, such as web search.
     """
-    return [_to_runtime(tool) for tool in tools]
+    return [_to_runtime(tool, strict) for tool in tools]
 
 
-def _to_runtime(tool: ToolLike) -> dict[str, Any]:
+def _to_runtime(tool: ToolLike, strict: bool | None) -> dict[str, Any]:
     try:
         converted = convert_to_openai_tool(tool)
     except (ValueError, TypeError, KeyError) as e:
@@ -41,7 +43,9 @@ def _to_runtime(tool: ToolLike) -> dict[str, Any]:
             f"model does not have. Pass a function of your own instead."
         )
         raise UnsupportedModeError(msg)
-    function = {key: value for key, value in converted["function"].items() if key != "strict"}
+    function = dict(converted["function"])
+    if strict is not None:
+        function["strict"] = strict
     result: dict[str, Any] = {"type": "function", "function": function}
     mark = cache_control_of(tool) if isinstance(tool, dict) else cache_control_of({"extras": _extras(tool)})
     if mark:
@@ -51,12 +55,6 @@ def _to_runtime(tool: ToolLike) -> dict[str, Any]:
 
 def _extras(tool: Any) -> dict[str, Any]:
     return (tool.extras or {}) if isinstance(tool, BaseTool) else {}
-
-
-def any_strict(tools: Sequence[ToolLike]) -> bool:
-    """Whether a tool in OpenAI's form says ``strict`` of itself."""
-    dicts = (tool.get("function", tool) for tool in tools if isinstance(tool, dict))
-    return any(function.get("strict") is True for function in dicts)
 
 
 def to_runtime_choice(choice: ToolChoice, tools: Sequence[dict[str, Any]]) -> str:
@@ -82,20 +80,3 @@ def to_runtime_choice(choice: ToolChoice, tools: Sequence[dict[str, Any]]) -> st
         f"tool_choice={choice!r} is neither one of {', '.join(_CHOICES)} nor a tool's name. Tools: {', '.join(names)}."
     )
     raise InvalidRequestError(msg)
-
-
-def check_guarantees(*, choice: str, strict: bool | None, parallel_tool_calls: bool | None) -> None:
-    """Refuses what the grammar of this request could not hold. A forced call is one call that fits its schema.
-
-    Raises:
-        UnsupportedModeError: a guarantee was asked for on calls that the model makes of its own accord.
-    """
-    if choice != "auto":
-        return
-    for name, asked in (("strict=True", strict is True), ("parallel_tool_calls=False", parallel_tool_calls is False)):
-        if asked:
-            msg = (
-                f"{name} cannot be guaranteed while the model decides by itself whether to call a tool. "
-                f"Force a call with tool_choice='any' or a tool's name, or leave the option out."
-            )
-            raise UnsupportedModeError(msg)

@@ -11,7 +11,6 @@ from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddlewar
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
-from pydantic import BaseModel
 
 from langchain_pinfold import ChatPinfold, PinfoldPromptCachingMiddleware
 from pinfold import Runtime
@@ -58,19 +57,6 @@ def test_an_agent_calls_a_tool_and_answers(fake: Any) -> None:
         "name": "tide",
         "tool_call_id": "c1",
     }
-
-
-def test_a_structured_answer_is_made_by_a_forced_call(fake: Any) -> None:
-    class Height(BaseModel):
-        """The height found."""
-
-        metres: int
-
-    runtime = fake(call("Height", metres=3))
-    agent = create_agent(ChatPinfold(runtime=runtime), [tide], response_format=Height)
-    result = agent.invoke({"messages": [HumanMessage("How high is the tide?")]})
-    assert result["structured_response"] == Height(metres=3)
-    assert runtime.requests[0]["tool_choice"] == "required"
 
 
 def test_the_middleware_marks_the_last_block_and_the_last_tool(fake: Any) -> None:

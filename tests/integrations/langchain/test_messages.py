@@ -15,7 +15,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel
 
 from langchain_pinfold.messages import to_runtime_messages
-from langchain_pinfold.tools import check_guarantees, to_runtime_choice, to_runtime_tools
+from langchain_pinfold.tools import to_runtime_choice, to_runtime_tools
 from pinfold.errors import InvalidRequestError, ToolSchemaError, UnsupportedModeError
 
 MARK = {"type": "ephemeral", "ttl": "5m"}
@@ -162,10 +162,8 @@ def test_a_choice_that_names_no_tool_is_refused(choice: object) -> None:
         to_runtime_choice(choice, to_runtime_tools([add]))  # type: ignore[arg-type]
 
 
-def test_guarantees_hold_for_forced_calls_only() -> None:
-    check_guarantees(choice="add", strict=True, parallel_tool_calls=False)
-    check_guarantees(choice="auto", strict=False, parallel_tool_calls=True)
-    with pytest.raises(UnsupportedModeError, match="strict=True"):
-        check_guarantees(choice="auto", strict=True, parallel_tool_calls=None)
-    with pytest.raises(UnsupportedModeError, match="parallel_tool_calls=False"):
-        check_guarantees(choice="auto", strict=None, parallel_tool_calls=False)
+def test_strict_is_what_each_tool_says_unless_it_is_said_for_all() -> None:
+    own = {"type": "function", "function": {"name": "own", "parameters": {"type": "object"}, "strict": True}}
+    said = [tool["function"].get("strict") for tool in to_runtime_tools([add, own])]
+    assert said == [None, True]
+    assert [tool["function"]["strict"] for tool in to_runtime_tools([add, own], strict=False)] == [False, False]

@@ -61,6 +61,11 @@ def test_bound_tools_reach_the_runtime(fake: Any) -> None:
     assert request["tool_choice"] == "required"
     assert request["tools"][0]["function"]["name"] == "add"
     assert request["max_tokens"] == 5
+    assert "parallel_tool_calls" not in request
+    runtime = fake(DONE)
+    ChatPinfold(runtime=runtime).bind_tools([add], strict=True, parallel_tool_calls=False).invoke("Hi")
+    assert runtime.requests[-1]["tools"][0]["function"]["strict"] is True
+    assert runtime.requests[-1]["parallel_tool_calls"] is False
 
 
 @pytest.mark.parametrize("cls", [ChatPinfold, PinfoldLLM])
@@ -111,6 +116,8 @@ def test_profile_and_tracing_parameters() -> None:
     assert model.profile is not None
     assert model.profile["max_input_tokens"] == 1024
     assert model.profile["tool_calling"]
+    assert model.profile["structured_output"]
+    assert not ChatPinfold(base_url="http://localhost:1/v1").profile["structured_output"]
     params = model._get_ls_params()
     assert (params["ls_provider"], params["ls_model_name"], params["ls_stop"]) == ("pinfold", "smollm2", ["x"])
 
