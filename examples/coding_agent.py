@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK
-from coding_agent_tools import FILE_FOLLOWS, PASSED, Workspace
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_tools import FILE_FOLLOWS, Workspace
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langchain_pinfold import ChatPinfold, PinfoldPromptCachingMiddleware
-from pinfold import PinfoldError
+from pinfold import PinfoldError, Runtime
 
 EMBEDDED_MODEL = "smollm2"
 MAX_ANSWER_TOKENS = 400
@@ -35,7 +35,7 @@ MAX_ANSWER_TOKENS = 400
 class FollowThePlan(AgentMiddleware[Any, Any, Any]):
     """Says what kind of step comes next and has the grammar hold to it; what to read, write and report is the model's.
 
-    A refused call is made again, and after tests that still fail the agent goes back to thinking.
+    A refused call is made again.
     """
 
     def __init__(self, plan: tuple[str, ...]) -> None:
@@ -55,16 +55,16 @@ class FollowThePlan(AgentMiddleware[Any, Any, Any]):
         return {"messages": [HumanMessage(AFTER_THOUGHT)], "jump_to": "model"}
 
     def next_step(self, messages: list[BaseMessage]) -> str:
-        done, wrote = 0, False
-        for message in messages[1:]:
-            refused = isinstance(message, ToolMessage) and message.status == "error"
-            if refused or isinstance(message, AIMessage):
-                continue
-            done += 1
-            wrote = wrote or message.name == "write_file"
-            if wrote and message.name == "run_tests" and not message.text.startswith(PASSED):
-                done = self.plan.index(THINK)
-        return self.plan[min(done, len(self.plan) - 1)]
+        return next_step(self.plan, done_in(messages))
+
+
+def done_in(messages: list[BaseMessage]) -> Iterator[tuple[str, str]]:
+    """The steps after the task that were not refused: thoughts, each of which a prompt to go on follows, and calls."""
+    for message in messages[1:]:
+        if isinstance(message, HumanMessage):
+            yield THINK, ""
+        elif isinstance(message, ToolMessage) and message.status != "error":
+            yield str(message.name), message.text
 
 
 class Console:
@@ -78,12 +78,15 @@ class Console:
             print(text, flush=True)
 
     def turn(self, agent: str, message: AIMessage) -> None:
-        report = message.response_metadata["pinfold"]
-        usage, cache, timings = report["usage"], report["cache"], report["timings"]
         call = message.tool_calls[0] if message.tool_calls else None
+        what = f"{call['name']}({_short(call['args'])})" if call else _thought(message)
+        self.step(agent, call["name"] if call else None, what, message.response_metadata["pinfold"])
+
+    def step(self, agent: str, call: str | None, what: str, report: dict[str, Any]) -> None:
+        usage, cache, timings = report["usage"], report["cache"], report["timings"]
         fact = {
             "agent": agent,
-            "call": call["name"] if call else None,
+            "call": call,
             "hit": cache["hit_kind"],
             "cached_tokens": usage["cached_tokens"],
             "prompt_tokens": usage["prompt_tokens"],
@@ -93,7 +96,6 @@ class Console:
         if self.as_json:
             print(json.dumps(fact), flush=True)
             return
-        what = f"{call['name']}({_short(call['args'])})" if call else _thought(message)
         reused = f"{_count(usage['cached_tokens'])} of {_count(usage['prompt_tokens'])} tokens cached"
         speed = f"TTFT {timings['ttft_s']:6.2f} s  {fact['tokens_per_s']:6.1f} tok/s"
         print(f"{agent:<9} {cache['hit_kind']:<9} {reused}  {speed}  {what}", flush=True)
@@ -158,7 +160,7 @@ def run_team(model: ChatPinfold, workspace: Workspace, console: Console, steps: 
         console.say(f"{name} reports: {report.partition(FILE_FOLLOWS)[0]}")
 
 
-def finish(model: ChatPinfold, workspace: Workspace, console: Console, embedded: bool) -> int:
+def finish(runtime: Runtime, workspace: Workspace, console: Console, *, embedded: bool) -> int:
     """Runs the tests a last time and says how it ended. The exit code is 0 if they pass."""
     passed, output = workspace.run_tests()
     if passed:
@@ -171,16 +173,16 @@ def finish(model: ChatPinfold, workspace: Workspace, console: Console, embedded:
         )
     else:
         text = f"\nNot solved: a test of the workspace still fails.\n{output}"
-    pins = [{"name": pin.name, "tokens": pin.tokens, "hits": pin.hits} for pin in model.get_runtime().pins()]
+    pins = [{"name": pin.name, "tokens": pin.tokens, "hits": pin.hits} for pin in runtime.pins()]
     console.say("\n" + "\n".join(f"pin {p['name']}: {p['tokens']} tokens, used {p['hits']} times" for p in pins))
     console.end({"solved": passed, "pins": pins}, text)
     return 0 if passed or embedded else 1
 
 
-def main() -> int:
-    """Reads the options and runs the team on a copy of the workspace."""
+def run_on_a_copy(description: str, run: Callable[[argparse.Namespace, Workspace, Console], int]) -> int:
+    """Reads the options that all coding agents have, and has `run` work on a copy of the workspace."""
     here = Path(__file__).resolve().parent
-    parser = argparse.ArgumentParser(description="Three agents mend a small project on one pinned prompt.")
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--model", default=EMBEDDED_MODEL, help="an alias, a .gguf file, a Hugging Face id or a server's address"
     )
@@ -194,20 +196,22 @@ def main() -> int:
     if options.max_steps < 1:
         parser.error("--max-steps must be at least 1")
 
-    console = Console(as_json=options.json)
-    embedded = options.model == EMBEDDED_MODEL
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "workspace"
         shutil.copytree(options.workspace, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        workspace = Workspace(copy)
         try:
-            model = ChatPinfold(model=options.model, engine=options.engine, max_tokens=MAX_ANSWER_TOKENS)
-            run_team(model, workspace, console, options.max_steps)
-            return finish(model, workspace, console, embedded)
+            return run(options, Workspace(copy), Console(as_json=options.json))
         except PinfoldError as e:
-            print(f"coding_agent: {e}", file=sys.stderr)
+            print(f"{parser.prog}: {e}", file=sys.stderr)
             return 2
 
 
+def main(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    """Runs the team."""
+    model = ChatPinfold(model=options.model, engine=options.engine, max_tokens=MAX_ANSWER_TOKENS)
+    run_team(model, workspace, console, options.max_steps)
+    return finish(model.get_runtime(), workspace, console, embedded=options.model == EMBEDDED_MODEL)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_a_copy("Three agents mend a small project on one pinned prompt.", main))

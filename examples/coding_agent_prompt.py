@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["AFTER_THOUGHT", "PLANS", "ROLES", "SYSTEM_PROMPT", "THINK"]
+from collections.abc import Iterable
+
+__all__ = ["AFTER_THOUGHT", "PASSED", "PLANS", "ROLES", "SYSTEM_PROMPT", "THINK", "next_step"]
+
+PASSED = "ALL TESTS PASS"
 
 SYSTEM_PROMPT = """\
 You are part of a team of three programmers who mend a small Python project: a finder, a fixer and a reviewer. \
@@ -76,3 +80,17 @@ PLANS = {
     "fixer": ("run_tests", THINK, "write_file", "run_tests", "report"),
     "reviewer": ("run_tests", "read_file", "report"),
 }
+
+
+def next_step(plan: tuple[str, ...], done: Iterable[tuple[str, str]]) -> str:
+    """What comes next in `plan`. `done` are the steps so far that were not refused, each with what it gave.
+
+    After tests that still fail once something was written, the agent goes back to thinking.
+    """
+    at, wrote = 0, False
+    for name, answer in done:
+        at += 1
+        wrote = wrote or name == "write_file"
+        if wrote and name == "run_tests" and not answer.startswith(PASSED):
+            at = plan.index(THINK)
+    return plan[min(at, len(plan) - 1)]

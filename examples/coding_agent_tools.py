@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from coding_agent_prompt import PASSED
 from langchain_core.tools import BaseTool, ToolException, tool
 
-__all__ = ["FILE_FOLLOWS", "PASSED", "Workspace"]
+__all__ = ["FILE_FOLLOWS", "Workspace"]
 
-PASSED = "ALL TESTS PASS"
 FILE_FOLLOWS = "\n\nThe file is now:\n"
 
 MAX_FILE_BYTES = 20_000

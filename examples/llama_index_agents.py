@@ -1,0 +1,118 @@
+"""The team of `coding_agent.py` as an AgentWorkflow of LlamaIndex, in which each agent hands over to the next.
+
+    python examples/llama_index_agents.py
+    python examples/llama_index_agents.py --model qwen2.5-coder-1.5b.gguf
+
+The three agents have one system prompt and one conversation, so that every turn goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from coding_agent import EMBEDDED_MODEL, MAX_ANSWER_TOKENS, Console, finish, run_on_a_copy
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_tools import Workspace
+from langchain_core.messages import ToolMessage
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
+from llama_index.core.llms import ChatMessage, ChatResponse
+from llama_index.core.tools import AsyncBaseTool, FunctionTool
+from llama_index.core.workflow import Context, WorkflowRuntimeError
+from pydantic import PrivateAttr
+
+from llama_index.llms.pinfold import Pinfold
+
+NEXT = dict(zip(ROLES, [*list(ROLES)[1:], None], strict=True))
+
+
+class PlannedAgent(FunctionAgent):
+    """Follows the plan of its role: the kind of step is given and held by the grammar, all else is the model's."""
+
+    _console: Console = PrivateAttr()
+    _done: list[tuple[str, str]] = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def of(cls, name: str, llm: Pinfold, workspace: Workspace, console: Console) -> PlannedAgent:
+        """The agent `name` with tools of its own."""
+        # No handoff tool: a report hands over by itself.
+        settings = {"system_prompt": SYSTEM_PROMPT, "streaming": False, "can_handoff_to": []}
+        agent = cls(name=name, description=f"The {name}.", llm=llm, **settings)
+        agent._console = console
+        agent.tools = [agent._tool(each) for each in workspace.tools()]
+        return agent
+
+    async def _get_response(self, current_llm_input: list[ChatMessage], tools: Sequence[AsyncBaseTool]) -> ChatResponse:
+        step = next_step(PLANS[self.name], self._done)
+        if step != THINK:
+            return await self._ask(current_llm_input, tools, step)
+        thought = await self._ask(current_llm_input, tools, "none")
+        self._done.append((THINK, ""))
+        after = [*current_llm_input, thought.message, ChatMessage(role="user", content=AFTER_THOUGHT)]
+        response = await self._ask(after, tools, next_step(PLANS[self.name], self._done))
+        response.message.content = thought.message.content  # so that it stays in the conversation
+        return response
+
+    async def _ask(self, messages: list[ChatMessage], tools: Sequence[AsyncBaseTool], choice: str) -> ChatResponse:
+        response = await self.llm.achat_with_tools(tools, chat_history=messages, tool_choice=choice)
+        calls = self.llm.get_tool_calls_from_response(response, error_on_no_tool_call=False)
+        call = calls[0] if calls else None
+        what = f"{call.tool_name}({', '.join(call.tool_kwargs)})" if call else "thinks aloud"
+        self._console.step(self.name, call.tool_name if call else None, what, response.additional_kwargs["pinfold"])
+        return response
+
+    def _tool(self, tool: Any) -> FunctionTool:
+        """One of the workspace's tools. A report that is accepted hands over to the next agent."""
+
+        async def use(ctx: Context, **arguments: Any) -> str:
+            call = {"type": "tool_call", "id": "call", "name": tool.name, "args": arguments}
+            answer: ToolMessage = await asyncio.to_thread(tool.invoke, call)
+            if answer.status == "error":
+                return answer.text
+            self._done.append((tool.name, answer.text))
+            return await self._hand_over(ctx, answer.text) if tool.name == "report" else answer.text
+
+        # LlamaIndex reads the arguments from the signature; those of the workspace's function are the right ones.
+        own = inspect.signature(tool.func)
+        context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
+        use.__signature__ = own.replace(parameters=[context, *own.parameters.values()])  # type: ignore[attr-defined]
+        return FunctionTool.from_defaults(
+            async_fn=use, name=tool.name, description=tool.description, fn_schema=tool.args_schema
+        )
+
+    async def _hand_over(self, ctx: Context, report: str) -> str:
+        following = NEXT[self.name]
+        if following is None:
+            raise TeamIsDone
+        await ctx.store.set("next_agent", following)
+        return ROLES[following].format(report=report)
+
+
+class TeamIsDone(Exception):  # noqa: N818 - the last report, not a fault
+    """Nobody is left to hand over to."""
+
+
+async def run_team(llm: Pinfold, workspace: Workspace, console: Console, steps: int) -> None:
+    """The workflow, up to the last report or as many turns as the agents have together."""
+    agents = [PlannedAgent.of(name, llm, workspace, console) for name in ROLES]
+    workflow = AgentWorkflow(agents=agents, root_agent=agents[0].name)
+    task = ROLES[agents[0].name].format(report="Nobody has looked at the project yet.")
+    await workflow.run(task, max_iterations=steps * len(agents))
+
+
+def main(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    """Runs the workflow."""
+    llm = Pinfold(options.model, engine=options.engine, max_tokens=MAX_ANSWER_TOKENS)
+    try:
+        asyncio.run(run_team(llm, workspace, console, options.max_steps))
+    except WorkflowRuntimeError as e:
+        console.say(f"The team stopped: {e}")
+    return finish(llm.runtime, workspace, console, embedded=options.model == EMBEDDED_MODEL)
+
+
+if __name__ == "__main__":
+    sys.exit(run_on_a_copy("Three agents of LlamaIndex that mend a small project in one conversation.", main))
