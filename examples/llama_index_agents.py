@@ -3,7 +3,8 @@
     python examples/llama_index_agents.py
     python examples/llama_index_agents.py --model qwen2.5-coder-1.5b.gguf
 
-The three agents have one system prompt and one conversation, so that every turn goes on from the one before.
+The three agents have one system prompt and the same tools, which are computed once. Each begins with its own task and
+what was reported to it, and every turn of it goes on from the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THIN
 from coding_agent_tools import Workspace
 from langchain_core.messages import ToolMessage
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
-from llama_index.core.llms import ChatMessage, ChatResponse
+from llama_index.core.llms import ChatMessage, ChatResponse, TextBlock
 from llama_index.core.tools import AsyncBaseTool, FunctionTool
 from llama_index.core.workflow import Context, WorkflowRuntimeError
 from pydantic import PrivateAttr
@@ -35,27 +36,39 @@ class PlannedAgent(FunctionAgent):
 
     _console: Console = PrivateAttr()
     _done: list[tuple[str, str]] = PrivateAttr(default_factory=list)
+    _tasks: dict[str, str] = PrivateAttr()
+    _begin: int | None = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, name: str, llm: Pinfold, workspace: Workspace, console: Console) -> PlannedAgent:
-        """The agent `name` with tools of its own."""
+    def of(cls, name: str, llm: Pinfold, workspace: Workspace, console: Console, tasks: dict[str, str]) -> PlannedAgent:
+        """The agent `name` with tools of its own; `tasks` are those of the team, by name, once they are known."""
         # No handoff tool: a report hands over by itself.
         settings = {"system_prompt": SYSTEM_PROMPT, "streaming": False, "can_handoff_to": []}
         agent = cls(name=name, description=f"The {name}.", llm=llm, **settings)
-        agent._console = console
+        agent._console, agent._tasks = console, tasks
         agent.tools = [agent._tool(each) for each in workspace.tools()]
         return agent
 
     async def _get_response(self, current_llm_input: list[ChatMessage], tools: Sequence[AsyncBaseTool]) -> ChatResponse:
+        if self._done and self._done[-1][0] == "report":  # the last one: an answer without a call ends the workflow
+            return ChatResponse(message=ChatMessage(role="assistant", content=self._done[-1][1]))
+        messages = self._own(current_llm_input)
         step = next_step(PLANS[self.name], self._done)
         if step != THINK:
-            return await self._ask(current_llm_input, tools, step)
-        thought = await self._ask(current_llm_input, tools, "none")
+            return await self._ask(messages, tools, step)
+        thought = await self._ask(messages, tools, "none")
         self._done.append((THINK, ""))
-        after = [*current_llm_input, thought.message, ChatMessage(role="user", content=AFTER_THOUGHT)]
+        after = [*messages, thought.message, ChatMessage(role="user", content=AFTER_THOUGHT)]
         response = await self._ask(after, tools, next_step(PLANS[self.name], self._done))
-        response.message.content = thought.message.content  # so that it stays in the conversation
+        thought_first = TextBlock(text=thought.message.content or "")  # so that it stays in the conversation
+        response.message.blocks = [thought_first, *response.message.blocks]
         return response
+
+    def _own(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        """The system prompt, the task, and what this agent has done since: a small model loses itself in more."""
+        if self._begin is None:
+            self._begin = len(messages)
+        return [messages[0], ChatMessage(role="user", content=self._tasks[self.name]), *messages[self._begin :]]
 
     async def _ask(self, messages: list[ChatMessage], tools: Sequence[AsyncBaseTool], choice: str) -> ChatResponse:
         response = await self.llm.achat_with_tools(tools, chat_history=messages, tool_choice=choice)
@@ -86,22 +99,19 @@ class PlannedAgent(FunctionAgent):
 
     async def _hand_over(self, ctx: Context, report: str) -> str:
         following = NEXT[self.name]
-        if following is None:
-            raise TeamIsDone
-        await ctx.store.set("next_agent", following)
-        return ROLES[following].format(report=report)
-
-
-class TeamIsDone(Exception):  # noqa: N818 - the last report, not a fault
-    """Nobody is left to hand over to."""
+        if following is not None:
+            self._tasks[following] = ROLES[following].format(report=report)
+            await ctx.store.set("next_agent", following)
+        return report
 
 
 async def run_team(llm: Pinfold, workspace: Workspace, console: Console, steps: int) -> None:
     """The workflow, up to the last report or as many turns as the agents have together."""
-    agents = [PlannedAgent.of(name, llm, workspace, console) for name in ROLES]
-    workflow = AgentWorkflow(agents=agents, root_agent=agents[0].name)
-    task = ROLES[agents[0].name].format(report="Nobody has looked at the project yet.")
-    await workflow.run(task, max_iterations=steps * len(agents))
+    first = next(iter(ROLES))
+    tasks = {first: ROLES[first].format(report="Nobody has looked at the project yet.")}
+    agents = [PlannedAgent.of(name, llm, workspace, console, tasks) for name in ROLES]
+    workflow = AgentWorkflow(agents=agents, root_agent=first)
+    await workflow.run(tasks[first], max_iterations=steps * len(agents))
 
 
 def main(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
