@@ -1,4 +1,5 @@
-"""What both device scripts do: one table of speeds, sizes and memory, beside mlx-lm's own loop on the same model.
+"""What both device scripts do: tables of speeds, sizes and memory beside mlx-lm's own loop on the same model, of folded
+sessions, and of draft-verify decoding.
 
 A folder in MLX format is all that is needed besides `pinfold[mlx]` or `pinfold[mlx-cuda]`. Nothing is installed here.
 """
@@ -7,20 +8,27 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pinfold import Runtime
+from pinfold.bench.draft import bench_draft
+from pinfold.bench.workloads import WORKLOADS
 from pinfold.engines.mlx.attention import attend
 from pinfold.engines.mlx.kv_types import Steps
 from pinfold.engines.mlx.library import load_library
 from pinfold.engines.mlx.packed import PackedCells, Packing
+from pinfold.sessions.rewrite import NOT_CALIBRATED
 
 __all__ = ["run"]
 
 CELLS = ("f16", "q8/q4", "q6/q3")
 COLUMNS = ("", "prefill tok/s", "decode tok/s", "TTFT cold s", "TTFT warm s", "KV bytes/token", "peak GiB")
+FOLDS = ("fold of the prompt", "codec", "MiB before", "MiB after", "times smaller")
+DRAFTS = ("drafting", "plain tok/s", "drafted tok/s", "times", "from", "same text")
+PRESETS = ("exact", "balanced", "compact")
+CALIBRATION_S = 90.0
 WORDS = "The river runs past the mill, and the miller counts his sacks of grain before the rain comes. "
 # Of the scores' spread: a kernel that reads the wrong cells is off by far more.
 AGREES = 0.05
@@ -38,15 +46,25 @@ def run(device: str | None, argv: list[str] | None = None) -> str:
     options.add_argument("folder", type=Path, help="a model in MLX format")
     options.add_argument("--prompt", type=int, default=4096, help="tokens of the prompt")
     options.add_argument("--tokens", type=int, default=128, help="tokens of the answer")
+    options.add_argument("--workloads", type=int, default=len(WORKLOADS), help="how many of drafting's to run")
     args = options.parse_args(argv)
     mx = load_library()
     if device is not None and not getattr(mx, device).is_available():
         msg = f"MLX finds no {device} here. Run this script on a machine that has it."
         raise SystemExit(msg)
     check = check_attention(mx)
-    rows = [*ours(mx, args), *theirs(mx, args)]
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ("---", *["---:"] * 6), *rows)]
-    return "\n".join([f"Attention over codes is off by {check:.2%} of the answers' spread.", "", *lines])
+    tables = [
+        as_table(COLUMNS, [*ours(mx, args), *theirs(mx, args)]),
+        as_table(FOLDS, folded(args)),
+        as_table(DRAFTS, drafted(args)),
+    ]
+    return "\n\n".join([f"Attention over codes is off by {check:.2%} of the answers' spread.", *tables])
+
+
+def as_table(head: Row, rows: Iterable[Row]) -> str:
+    """Markdown."""
+    rule = ("---", *["---:"] * (len(head) - 1))
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 def check_attention(mx: Any) -> float:
@@ -86,6 +104,31 @@ def ours(mx: Any, args: argparse.Namespace) -> Iterator[Row]:
             f"{width:,}",
             peak(mx),
         )
+
+
+def folded(args: argparse.Namespace) -> Iterator[Row]:
+    """One row for each preset: what a pin of the prompt comes to, once the model is calibrated."""
+    with Runtime(args.folder, n_ctx=args.prompt + 256, store="off", draft="off") as rt:
+        text = rt.detokenize(rt.tokenize(WORDS * args.prompt)[: args.prompt])
+        rt.pin([{"role": "system", "content": text}], name="prompt")
+        end = time.monotonic() + CALIBRATION_S
+        while NOT_CALIBRATED in rt.refold("prompt", "balanced").notes and time.monotonic() < end:
+            time.sleep(1.0)
+        for preset in PRESETS:
+            report = rt.refold("prompt", preset)
+            before, after = report.raw_bytes / 2**20, report.folded_bytes / 2**20
+            yield preset, report.codec, f"{before:.2f}", f"{after:.2f}", f"{before / after:.2f}"
+
+
+def drafted(args: argparse.Namespace) -> Iterator[Row]:
+    """One row for each workload of `pinfold bench draft`, measured once."""
+    chosen = WORKLOADS[: args.workloads]
+    if not chosen:
+        return
+    with Runtime(args.folder, n_ctx=max(each.n_ctx for each in chosen), store="off") as rt:
+        for row in bench_draft(rt, chosen, repeats=1).rows:
+            speeds = (f"{row.plain_tps:.1f}", f"{row.draft_tps:.1f}", f"{row.ratio:.2f}")
+            yield row.workload, *speeds, row.effective, "yes" if row.same_text else "no"
 
 
 def theirs(mx: Any, args: argparse.Namespace) -> Iterator[Row]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from pinfold.bench.workloads import Turn
 
 pytest.importorskip("mlx.core")
 FOLDER = Path(__file__).parents[1] / "device"
@@ -22,13 +25,29 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_every_row_is_there(random_mlx: Callable[[str], Path]) -> None:
-    text = script("measure").run(None, [str(random_mlx("llama_64")), "--prompt", "96", "--tokens", "4"])
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+def test_every_row_is_there(random_mlx: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = script("measure")
+    monkeypatch.setattr(measure, "CALIBRATION_S", 0.0)
+    text = measure.run(None, [str(random_mlx("llama_64")), "--prompt", "96", "--tokens", "4", "--workloads", "0"])
+    _, speeds, folds, drafts = text.split("\n\n")
+    rows = [line.split(" | ") for line in speeds.splitlines()]
     assert [len(row) for row in rows] == [7] * 7
     names = [row[0].removeprefix("| ").partition(":")[0] for row in rows[2:]]
     assert names == ["pinfold f16", "pinfold q8/q4", "pinfold q6/q3", "mlx-lm", "mlx-lm, 8 bits"]
     assert all(float(cell) > 0 for row in rows[2:] for cell in row[1:4])
+    assert [line.split(" | ")[0] for line in folds.splitlines()[2:]] == ["| exact", "| balanced", "| compact"]
+    assert drafts.splitlines()[0].startswith("| drafting | plain tok/s | drafted tok/s")
+
+
+def test_workloads_of_drafting_have_a_row_each(
+    random_mlx: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = script("measure")
+    one = replace(measure.WORKLOADS[0], name="one", turns=[Turn([{"role": "user", "content": "Hi"}], 6)], n_ctx=256)
+    monkeypatch.setattr(measure, "WORKLOADS", [one])
+    (row,) = measure.drafted(SimpleNamespace(folder=random_mlx("llama_64"), workloads=1))
+    assert (row[0], row[5]) == ("one", "yes")
+    assert float(row[1]) > 0
 
 
 @pytest.mark.parametrize("name", ["cuda", "metal"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pinfold.errors import SessionNotFoundError
+from pinfold.sessions.folder import Folder
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.shelf import Entry, Kind, Parked
 
-__all__ = ["FoldReport", "refold", "requantize"]
+__all__ = ["NOT_CALIBRATED", "FoldReport", "refold", "requantize"]
+
+NOT_CALIBRATED = "this model is not calibrated yet, which idle time does: until then nothing is folded with loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,21 @@ def refold(manager: SessionManager, name: str, salt: str | None, preset: str) ->
     if entry.seq is None or manager.library.folder is None:
         msg = f"{entry.label} is lost: there is nothing to fold. Its next request computes it again."
         raise SessionNotFoundError(msg)
-    folded = manager.library.folder.fold(manager.engine.snapshot(entry.seq), len(entry.tokens), preset)
+    folder = manager.library.folder
+    folded = folder.fold(manager.engine.snapshot(entry.seq), len(entry.tokens), preset)
     entry.parked = Parked(len(entry.tokens), None, folded)
     entry.stored = None  # what is on disk is of another preset: it is replaced
     manager.space.leave_cells(entry)
-    return FoldReport(folded.codec, folded.raw_bytes, len(folded.data), folded.notes)
+    notes = (*folded.notes, *_why_exact(folder, preset)) if folded.codec == "exact" else folded.notes
+    return FoldReport(folded.codec, folded.raw_bytes, len(folded.data), notes)
+
+
+def _why_exact(folder: Folder, preset: str) -> Iterator[str]:
+    """Why a fold that may lose came to none that does."""
+    if preset != "exact" and folder.recipe is None:
+        yield NOT_CALIBRATED
+    elif preset != "exact" and folder.recipe is not None and folder.recipe.rungs.get(preset, -1) < 0:
+        yield "no step of the ladder passes its gate on this model"
 
 
 def requantize(manager: SessionManager, name: str, salt: str | None, kv_types: str) -> str:

@@ -13,7 +13,7 @@ from pinfold.sessions.folder import Folder
 from pinfold.sessions.idle import IdleTimes
 from pinfold.sessions.manager import SessionManager
 from pinfold.sessions.pins import PinRecord
-from pinfold.sessions.rewrite import refold
+from pinfold.sessions.rewrite import NOT_CALIBRATED, refold
 from pinfold.sessions.upkeep import Upkeep
 from pinfold.sessions.vault import Vault
 from pinfold.store import SessionStore
@@ -202,10 +202,19 @@ def test_what_memory_has_no_room_for_stays_on_disk(tmp_path: Path) -> None:
     process.stop()
 
 
+def test_a_refold_says_why_it_lost_nothing() -> None:
+    process = Process(None)
+    process.run(PROMPT, session="task")
+    report = refold(process.manager, "task", None, "balanced")
+    assert (report.codec, report.notes) == ("exact", (NOT_CALIBRATED,))
+    process.stop()
+
+
 def test_refolding_moves_a_session_to_memory_and_it_goes_on(tmp_path: Path) -> None:
     process = Process(None)
     process.run(PROMPT, session="task")
     report = refold(process.manager, "task", None, "exact")
+    assert report.notes == ()
     assert (report.codec, process.tier("task")) == ("exact", "memory")
     assert process.run([*PROMPT, 1]) == "memory"
     with pytest.raises(SessionNotFoundError):
