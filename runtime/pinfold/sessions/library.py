@@ -103,7 +103,14 @@ class Library:
         return self.shelf.find(tokens, salt)
 
     def why_not(self, tokens: Sequence[int], salt: str | None) -> str:
-        """Why nothing of a prompt was found though the disk has it for another engine; empty if it does not."""
+        """Why nothing of a prompt is reused though it is known: as part of what cannot be cut, or on disk for another
+        engine. Empty if it is not known."""
+        known = 0 if self._cuts else self.shelf.known(tokens, salt)
+        if known >= _WORTH_READING:
+            return (
+                f"{known} tokens of this prompt are known, and were computed again: this model's state cannot be cut "
+                f"back to them. Pin what prompts have in common."
+            )
         if self.vault is None or len(tokens) < _WORTH_READING:
             return ""
         return self.vault.explain(tokens, salt, _WORTH_READING)

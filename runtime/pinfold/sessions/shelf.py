@@ -157,6 +157,11 @@ class Shelf:
             return 0, None
         return length, max(holders, key=lambda e: (e.seq is not None, e.parked is not None, e.kind, e.used))
 
+    def known(self, tokens: Sequence[int], salt: str | None) -> int:
+        """How many tokens some entry begins with too, whether it can be cut there or not."""
+        tree = self._trees.get((salt, ""))
+        return 0 if tree is None else tree.longest(tokens).length
+
     def holds(self, tokens: Sequence[int], salt: str | None, cells: str = "") -> bool:
         """Whether an entry begins with all of `tokens`, so that keeping them again gains nothing."""
         tree = self._trees.get((salt, cells))
