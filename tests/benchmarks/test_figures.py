@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("script", ["decoding.py", "agents.py", "fold.py"])
+@pytest.mark.parametrize("script", ["decoding.py", "agents.py", "loop.py", "fold.py"])
 def test_the_figures_meet_their_targets(script: str, smollm2: str) -> None:
     run = subprocess.run(
         [sys.executable, str(HERE / script), "--model", smollm2, "--json"],
