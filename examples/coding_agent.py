@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
 from coding_agent_tools import FILE_FOLLOWS, Workspace
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, hook_config
@@ -59,12 +59,12 @@ class FollowThePlan(AgentMiddleware[Any, Any, Any]):
 
 
 def done_in(messages: list[BaseMessage]) -> Iterator[tuple[str, str]]:
-    """The steps after the task that were not refused: thoughts, each of which a prompt to go on follows, and calls."""
+    """The steps after the task: thoughts, each of which a prompt to go on follows, and calls."""
     for message in messages[1:]:
         if isinstance(message, HumanMessage):
             yield THINK, ""
-        elif isinstance(message, ToolMessage) and message.status != "error":
-            yield str(message.name), message.text
+        elif isinstance(message, ToolMessage):
+            yield REFUSED if message.status == "error" else str(message.name), message.text
 
 
 class Console:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["AFTER_THOUGHT", "PASSED", "PLANS", "ROLES", "SYSTEM_PROMPT", "THINK", "next_step"]
+__all__ = ["AFTER_THOUGHT", "PASSED", "PLANS", "REFUSED", "ROLES", "SYSTEM_PROMPT", "THINK", "next_step"]
 
 PASSED = "ALL TESTS PASS"
+REFUSED = "refused"
 
 SYSTEM_PROMPT = """\
 You are part of a team of three programmers who mend a small Python project: a finder, a fixer and a reviewer. \
@@ -83,13 +84,19 @@ PLANS = {
 
 
 def next_step(plan: tuple[str, ...], done: Iterable[tuple[str, str]]) -> str:
-    """What comes next in `plan`. `done` are the steps so far that were not refused, each with what it gave.
+    """What comes next in `plan`. `done` are the steps so far, each with what it gave; a refused one has the name REFUSED.
 
-    After tests that still fail once something was written, the agent goes back to thinking.
+    A refused call is made again. After a file that was refused twice, and after tests that still fail once something
+    was written, the agent goes back to thinking.
     """
-    at, wrote = 0, False
+    at, wrote, refusals = 0, False, 0
     for name, answer in done:
-        at += 1
+        if name == REFUSED:
+            refusals += 1
+            if refusals == 2 and plan[min(at, len(plan) - 1)] == "write_file":
+                at, refusals = plan.index(THINK), 0
+            continue
+        at, refusals = at + 1, 0
         wrote = wrote or name == "write_file"
         if wrote and name == "run_tests" and not answer.startswith(PASSED):
             at = plan.index(THINK)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coding_agent import EMBEDDED_MODEL, MAX_ANSWER_TOKENS, Console, finish, run_on_a_copy
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
 from coding_agent_tools import Workspace
 from langchain_core.messages import ToolMessage
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
@@ -85,6 +85,7 @@ class PlannedAgent(FunctionAgent):
             call = {"type": "tool_call", "id": "call", "name": tool.name, "args": arguments}
             answer: ToolMessage = await asyncio.to_thread(tool.invoke, call)
             if answer.status == "error":
+                self._done.append((REFUSED, answer.text))
                 return answer.text
             self._done.append((tool.name, answer.text))
             return await self._hand_over(ctx, answer.text) if tool.name == "report" else answer.text

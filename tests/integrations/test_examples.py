@@ -53,6 +53,9 @@ def test_what_comes_next_in_a_plan(example: Callable[[str], Any]) -> None:
         done.append((seen[-1], answer))
     assert seen == ["run_tests", think, "write_file", "run_tests", think, "write_file", "run_tests"]
     assert prompt.next_step(plan, done) == "report"
+    refused = [("run_tests", "TESTS FAIL"), (think, ""), *[(prompt.REFUSED, "no")] * 2]
+    assert prompt.next_step(plan, refused[:3]) == "write_file"
+    assert prompt.next_step(plan, refused) == think
 
 
 def test_a_chat_cites_passages_that_were_shown(
