@@ -84,7 +84,7 @@ PLANS = {
 
 
 def next_step(plan: tuple[str, ...], done: Iterable[tuple[str, str]]) -> str:
-    """What comes next in `plan`. `done` are the steps so far, each with what it gave; a refused one has the name REFUSED.
+    """What comes next in `plan`. `done` are the steps so far with what each gave; a refused one is named REFUSED.
 
     A refused call is made again. After a file that was refused twice, and after tests that still fail once something
     was written, the agent goes back to thinking.
