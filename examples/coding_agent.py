@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, QUESTION, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
 from coding_agent_tools import FILE_FOLLOWS, Workspace
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, hook_config
@@ -42,6 +42,10 @@ class FollowThePlan(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self.plan = plan
 
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - LangChain's signature
+        """Asks for a thought, where one comes next."""
+        return {"messages": [HumanMessage(QUESTION)]} if self.next_step(state["messages"]) == THINK else None
+
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         step = self.next_step(request.messages)
         return handler(request.override(tool_choice="none" if step == THINK else step))
@@ -61,7 +65,7 @@ class FollowThePlan(AgentMiddleware[Any, Any, Any]):
 def done_in(messages: list[BaseMessage]) -> Iterator[tuple[str, str]]:
     """The steps after the task: thoughts, each of which a prompt to go on follows, and calls."""
     for message in messages[1:]:
-        if isinstance(message, HumanMessage):
+        if isinstance(message, HumanMessage) and message.text == AFTER_THOUGHT:
             yield THINK, ""
         elif isinstance(message, ToolMessage):
             yield REFUSED if message.status == "error" else str(message.name), message.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["AFTER_THOUGHT", "PASSED", "PLANS", "REFUSED", "ROLES", "SYSTEM_PROMPT", "THINK", "next_step"]
+__all__ = ["AFTER_THOUGHT", "PASSED", "PLANS", "QUESTION", "REFUSED", "ROLES", "SYSTEM_PROMPT", "THINK", "next_step"]
 
 PASSED = "ALL TESTS PASS"
 REFUSED = "refused"
@@ -73,6 +73,8 @@ ROLES = {
 }
 
 THINK = "think"
+# What a thought answers: after a long file or a refusal, a small model else has little to say.
+QUESTION = "Which line is wrong, and what must it be instead? Show the whole file with that line mended."
 AFTER_THOUGHT = "Now call write_file with the whole file: the mended function, and all other functions as they are."
 
 # The steps of each agent: a tool, or a thought in words. The last one ends its work.

@@ -22,7 +22,7 @@ from coding_agent import (
     is_report,
     run_on_a_copy,
 )
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, QUESTION, ROLES, SYSTEM_PROMPT, THINK, next_step
 from coding_agent_tools import FILE_FOLLOWS, Workspace
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langgraph.graph import END, START, StateGraph
@@ -52,10 +52,11 @@ def agent_graph(model: ChatPinfold, workspace: Workspace, name: str, console: Co
 
     def speak(work: Work) -> Work:
         step = next_step(PLANS[name], done_in(work["messages"]))
+        asked: list[AnyMessage] = [HumanMessage(QUESTION)] if step == THINK else []
         bound = model.bind_tools(tools, tool_choice="none" if step == THINK else step)
-        answer = bound.invoke([SYSTEM, *work["messages"]])
+        answer = bound.invoke([SYSTEM, *work["messages"], *asked])
         console.turn(name, answer)
-        return {"messages": [answer] if answer.tool_calls else [answer, HumanMessage(AFTER_THOUGHT)]}
+        return {"messages": [*asked, answer] if answer.tool_calls else [*asked, answer, HumanMessage(AFTER_THOUGHT)]}
 
     graph = StateGraph(Work)
     graph.add_node("speak", speak)

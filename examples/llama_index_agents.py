@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from coding_agent import EMBEDDED_MODEL, MAX_ANSWER_TOKENS, Console, finish, run_on_a_copy
-from coding_agent_prompt import AFTER_THOUGHT, PLANS, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
+from coding_agent_prompt import AFTER_THOUGHT, PLANS, QUESTION, REFUSED, ROLES, SYSTEM_PROMPT, THINK, next_step
 from coding_agent_tools import Workspace
 from langchain_core.messages import ToolMessage
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
-from llama_index.core.llms import ChatMessage, ChatResponse, TextBlock
+from llama_index.core.llms import ChatMessage, ChatResponse
 from llama_index.core.tools import AsyncBaseTool, FunctionTool
 from llama_index.core.workflow import Context, WorkflowRuntimeError
 from pydantic import PrivateAttr
@@ -38,6 +38,7 @@ class PlannedAgent(FunctionAgent):
     _done: list[tuple[str, str]] = PrivateAttr(default_factory=list)
     _tasks: dict[str, str] = PrivateAttr()
     _begin: int | None = PrivateAttr(default=None)
+    _thoughts: dict[int, list[ChatMessage]] = PrivateAttr(default_factory=dict)  # by the message that they come before
 
     @classmethod
     def of(cls, name: str, llm: Pinfold, workspace: Workspace, console: Console, tasks: dict[str, str]) -> PlannedAgent:
@@ -56,19 +57,21 @@ class PlannedAgent(FunctionAgent):
         step = next_step(PLANS[self.name], self._done)
         if step != THINK:
             return await self._ask(messages, tools, step)
-        thought = await self._ask(messages, tools, "none")
+        asked = ChatMessage(role="user", content=QUESTION)
+        thought = await self._ask([*messages, asked], tools, "none")
         self._done.append((THINK, ""))
-        after = [*messages, thought.message, ChatMessage(role="user", content=AFTER_THOUGHT)]
-        response = await self._ask(after, tools, next_step(PLANS[self.name], self._done))
-        thought_first = TextBlock(text=thought.message.content or "")  # so that it stays in the conversation
-        response.message.blocks = [thought_first, *response.message.blocks]
-        return response
+        aloud = [asked, thought.message, ChatMessage(role="user", content=AFTER_THOUGHT)]
+        self._thoughts[len(current_llm_input)] = aloud
+        return await self._ask([*messages, *aloud], tools, next_step(PLANS[self.name], self._done))
 
     def _own(self, messages: list[ChatMessage]) -> list[ChatMessage]:
         """The system prompt, the task, and what this agent has done since: a small model loses itself in more."""
         if self._begin is None:
             self._begin = len(messages)
-        return [messages[0], ChatMessage(role="user", content=self._tasks[self.name]), *messages[self._begin :]]
+        own = [messages[0], ChatMessage(role="user", content=self._tasks[self.name])]
+        for number, message in enumerate(messages[self._begin :], self._begin):
+            own += [*self._thoughts.get(number, []), message]
+        return own
 
     async def _ask(self, messages: list[ChatMessage], tools: Sequence[AsyncBaseTool], choice: str) -> ChatResponse:
         response = await self.llm.achat_with_tools(tools, chat_history=messages, tool_choice=choice)

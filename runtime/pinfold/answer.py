@@ -126,6 +126,7 @@ def _draft_report(requested: str, facts: DraftFacts) -> DraftReport:
         effective="+".join(used) or "off",
         reason=reason,
         rounds=facts.rounds,
+        cost=round(facts.cost, 2),
         drafted=sum(counts["drafted"] for counts in used.values()),
         accepted=sum(counts["accepted"] for counts in used.values()),
         sources=used,

@@ -108,7 +108,8 @@ class DraftReport:
     """What draft-verify decoding did: `requested` against `effective`, and the `reason` where they differ.
 
     `effective` names the drafters whose guesses were verified, joined by ``+``, or is ``off``. `rounds` counts the
-    forwards with guesses, None where a server does not report them; `sources` has each drafter's share,
+    forwards with guesses, `cost` is what they take, in forwards of one token by the times measured on this machine;
+    both are None where a server does not report them. `sources` has each drafter's share,
     ``{"lookup": {"drafted": 40, "accepted": 31}}``.
     """
 
@@ -118,6 +119,7 @@ class DraftReport:
     rounds: int | None = 0
     drafted: int = 0
     accepted: int = 0
+    cost: float | None = 0.0
     sources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 

@@ -132,13 +132,14 @@ def ratio_in(rows: Any, workload: str) -> float | None:
 
 def tables(ours: Any, theirs: dict[str, Any]) -> list[str]:
     own = table(
-        (f"Pinfold; ceiling {ours['ceiling']:.2f}", "plain tok/s", "drafted tok/s", "times", "drafted", "accepted"),
+        (f"Pinfold; ceiling {ours['ceiling']:.2f}", "plain tok/s", "drafted tok/s", "times", "at most", "drafted", "accepted"),
         [
             (
                 row["workload"],
                 f"{row['plain_tps']:.1f}",
                 f"{row['draft_tps']:.1f}",
                 f"{row['ratio']:.2f}",
+                f"{row['limit']:.2f}",
                 row["drafted"],
                 row["accepted"],
             )

@@ -29,12 +29,13 @@ def test_every_row_is_there(random_mlx: Callable[[str], Path], monkeypatch: pyte
     measure = script("measure")
     monkeypatch.setattr(measure, "CALIBRATION_S", 0.0)
     text = measure.run(None, [str(random_mlx("llama_64")), "--prompt", "96", "--tokens", "4", "--workloads", "0"])
-    _, speeds, folds, drafts = text.split("\n\n")
+    _, speeds, kernels, folds, drafts = text.split("\n\n")
     rows = [line.split(" | ") for line in speeds.splitlines()]
     assert [len(row) for row in rows] == [7] * 7
     names = [row[0].removeprefix("| ").partition(":")[0] for row in rows[2:]]
     assert names == ["pinfold f16", "pinfold q8/q4", "pinfold q6/q3", "mlx-lm", "mlx-lm, 8 bits"]
     assert all(float(cell) > 0 for row in rows[2:] for cell in row[1:4])
+    assert [line.split(" | ")[0] for line in kernels.splitlines()[2:]] == ["| q8/q4", "| q6/q3"]
     assert [line.split(" | ")[0] for line in folds.splitlines()[2:]] == ["| exact", "| balanced", "| compact"]
     assert drafts.splitlines()[0].startswith("| drafting | plain tok/s | drafted tok/s")
 

@@ -23,6 +23,8 @@ class DraftRow:
     Attributes:
         plain_tps: tokens a second without drafts, prefill left out; `draft_tps` with them.
         ratio: the median over pairs of runs, one after the other.
+        limit: what `ratio` would be if these forwards took just what forwards of so many tokens take, and the rest no
+            time at all.
         effective: the drafters whose guesses were verified.
         same_text: whether all answers were the same, near-ties not allowed for.
     """
@@ -31,6 +33,7 @@ class DraftRow:
     plain_tps: float
     draft_tps: float
     ratio: float
+    limit: float
     effective: str
     drafted: int
     accepted: int
@@ -92,6 +95,7 @@ def _row(name: str, pairs: Sequence[tuple[list[Completion], list[Completion]]]) 
         plain_tps=median(_tps(plain) for plain, _ in pairs),
         draft_tps=median(_tps(answers) for _, answers in pairs),
         ratio=median(_tps(answers) / _tps(plain) for plain, answers in pairs),
+        limit=_tokens(drafted) / max(sum(map(_forwards, drafted)), 1e-9),
         effective="+".join(sources) or "off",
         drafted=sum(done.draft.drafted for done in drafted) // len(pairs),
         accepted=sum(done.draft.accepted for done in drafted) // len(pairs),
@@ -104,10 +108,20 @@ def _ask(rt: Runtime, turn: Turn, draft: str) -> Completion:
 
 
 def _tps(answers: Sequence[Completion]) -> float:
-    """Tokens a second over all of a workload's answers; the first token of each comes out of the prefill."""
-    tokens = sum((done.usage.completion_tokens or 1) - 1 for done in answers)
-    seconds = sum(done.timings.decode_s for done in answers)
-    return max(tokens, 1) / max(seconds, 1e-9)
+    """Tokens a second over all of a workload's answers."""
+    return _tokens(answers) / max(sum(done.timings.decode_s for done in answers), 1e-9)
+
+
+def _tokens(answers: Sequence[Completion]) -> int:
+    """Tokens that were decoded; the first of each answer comes out of the prefill."""
+    return max(sum((done.usage.completion_tokens or 1) - 1 for done in answers), 1)
+
+
+def _forwards(done: Completion) -> float:
+    """What an answer cost, in forwards of one token."""
+    draft = done.draft
+    plain = (done.usage.completion_tokens or 1) - 1 - draft.accepted - (draft.rounds or 0)
+    return max(plain, 0) + (draft.cost or 0.0)
 
 
 def _texts(answers: Sequence[Completion]) -> list[Any]:

@@ -20,7 +20,7 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Measure what a model gives on this machine.", no_args_is_help=True)
 
-_COLUMNS = ("workload", "plain tok/s", "drafted tok/s", "times", "from", "drafted", "accepted", "same text")
+_COLUMNS = ("workload", "plain tok/s", "drafted tok/s", "times", "at most", "from", "drafted", "accepted", "same text")
 
 
 @app.callback()
@@ -80,6 +80,7 @@ def _print(found: DraftBench) -> None:
             f"{row.plain_tps:.1f}",
             f"{row.draft_tps:.1f}",
             f"{row.ratio:.2f}",
+            f"{row.limit:.2f}",
             row.effective,
             f"{row.drafted:,}",
             f"{row.accepted:,}",

@@ -93,6 +93,7 @@ class Trail:
         self._guesses: Sequence[Guess] = ()
         self._watched: _Watched | None = None
         self._rounds = 0
+        self._cost = 0.0
         self._unasked = 0  # rounds since a drafter that takes its time was asked
         self._counts: dict[str, list[int]] = {}
 
@@ -113,6 +114,7 @@ class Trail:
     def verified(self, drafted: int, right: int, tried: int) -> None:
         """Of `drafted` tokens the first `right` came true; `tried` were looked at, one more unless all or the end."""
         self._rounds += 1
+        self._cost += self._arbiter.costs.seconds(1 + drafted) / self._arbiter.costs.seconds(1)
         self._learn(self._guesses, right, tried)
         left, left_right = drafted, right
         for guess in self._guesses:
@@ -135,7 +137,8 @@ class Trail:
     def facts(self) -> DraftFacts:
         """What was drafted and accepted so far."""
         sources = {source: SourceFacts(*counts) for source, counts in self._counts.items()}
-        return DraftFacts(self._rounds, sources, "; ".join(filter(None, (d.excuse for d in self._drafters))))
+        excuses = "; ".join(filter(None, (d.excuse for d in self._drafters)))
+        return DraftFacts(self._rounds, sources, excuses, self._cost)
 
     def close(self) -> None:
         """The request has ended."""

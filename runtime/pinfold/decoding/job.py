@@ -60,11 +60,13 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class DraftFacts:
-    """Forwards that verified a draft, and what was drafted by source; `reason` where drafting had to end."""
+    """Forwards that verified a draft, and what was drafted by source; `reason` where drafting had to end. `cost` is
+    what those forwards cost, counted in forwards of one token."""
 
     rounds: int = 0
     sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     reason: str = ""
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

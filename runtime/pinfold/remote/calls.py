@@ -208,9 +208,10 @@ def _completion(
 def _draft(asked: Asked, reported: Reported) -> DraftReport:
     requested = asked.options.draft or "auto"
     if not reported.drafted:
-        return DraftReport(requested, "off", "the server decodes and reports no drafts", rounds=None)
-    sources = {"server": {"drafted": reported.drafted, "accepted": reported.accepted or 0}}
-    return DraftReport(requested, "server", "", None, reported.drafted, reported.accepted or 0, sources)
+        return DraftReport(requested, "off", "the server decodes and reports no drafts", rounds=None, cost=None)
+    accepted = reported.accepted or 0
+    sources = {"server": {"drafted": reported.drafted, "accepted": accepted}}
+    return DraftReport(requested, "server", "", None, reported.drafted, accepted, None, sources)
 
 
 def _timings(reported: Reported, ttft_s: float, decode_s: float) -> Timings:

@@ -40,7 +40,7 @@ def test_json_is_all_that_is_on_stdout(run) -> None:
     found = json.loads(result.stdout)
     assert set(found) == {"model", "ceiling", "rows"}
     (row,) = found["rows"]
-    names = {"workload", "plain_tps", "draft_tps", "ratio", "effective", "drafted", "accepted", "same_text"}
+    names = {"workload", "plain_tps", "draft_tps", "ratio", "limit", "effective", "drafted", "accepted", "same_text"}
     assert set(row) == names
     assert row["workload"] == "copy"
     assert row["same_text"] is True

@@ -7,6 +7,7 @@ other users of mlx-lm, keep theirs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -15,7 +16,7 @@ from pinfold.engines.mlx.library import load_library
 from pinfold.engines.mlx.packed import Packed, PackedCells
 from pinfold.errors import UnsupportedModeError
 
-__all__ = ["Each", "attach", "attend", "finds_attention"]
+__all__ = ["Each", "attach", "attend", "attend_on_codes", "finds_attention", "masked"]
 
 Array = Any
 _ATTACHED = "takes_packed_cells"
@@ -80,9 +81,18 @@ def attend(queries: Array, cells: PackedCells, scale: float, mask: Any = None, s
     scores [heads] that take weight and give nothing.
     """
     queries = cells.packing.turn(queries)
-    rows = queries.shape[2]
-    found = (_on_codes if cells.packed and rows <= _FEW_ROWS else _on_cells)(queries, cells, scale, mask, sinks)
+    found = _way(queries, cells, mask)(queries, cells, scale, mask, sinks)
     return cells.packing.turn(found)
+
+
+def _way(queries: Array, cells: PackedCells, mask: Any) -> Callable[..., Array]:
+    if not cells.packed or queries.shape[2] > _FEW_ROWS:
+        return _on_cells
+    fused = cells.packing.fused
+    # A mask of another kind may hide packed cells too.
+    if fused is not None and (mask is None or isinstance(mask, str)) and fused.pays(queries, cells):
+        return fused.attend
+    return attend_on_codes
 
 
 def _attend_as_called(
@@ -101,8 +111,8 @@ def _on_cells(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
 
 
-def _on_codes(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks: Array) -> Array:
-    """One softmax over scores of packed and of whole cells. Query heads that share K and V are rows of one product."""
+def attend_on_codes(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks: Array) -> Array:
+    """As `attend`, of queries that are turned already: one softmax over scores of packed and of whole cells. Query heads that share K and V are rows of one product."""
     mx, packing = cells.packing.mx, cells.packing
     batch, heads, rows, size = queries.shape
     kv_heads, kind = cells.keys.shape[1], queries.dtype
@@ -114,7 +124,7 @@ def _on_codes(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks
     on_whole = stacked @ cells.keys.astype(kind).swapaxes(-1, -2)
     scores = mx.concatenate([on_packed[..., : cells.packed], on_whole], axis=-1)
     scores = scores.reshape(batch, kv_heads, shared, rows, -1).astype(mx.float32)
-    scores = _masked(mx, scores, mask)
+    scores = masked(mx, scores, mask)
     if sinks is not None:
         column = mx.broadcast_to(sinks.reshape(1, kv_heads, shared, 1, 1), (*scores.shape[:-1], 1))
         scores = mx.concatenate([scores, column.astype(scores.dtype)], axis=-1)
@@ -127,7 +137,7 @@ def _on_codes(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks
     return found.reshape(batch, heads, rows, -1)
 
 
-def _masked(mx: Any, scores: Array, mask: Any) -> Array:
+def masked(mx: Any, scores: Array, mask: Any) -> Array:
     """`scores` [1, heads of KV, shared, rows, cells] with what may not be seen put far below."""
     if mask is None:
         return scores

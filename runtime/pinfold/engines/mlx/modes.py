@@ -32,6 +32,7 @@ def describe_modes(loaded: Loaded) -> tuple[Mode, ...]:
         Mode("fold", folds, folds, fold),
         Mode(f"kv_resident {kind}", True, not quantized, _whole(loaded)),
         _quantized(loaded),
+        *_kernel(loaded),
         *_drafts(loaded),
         *_drafters(loaded),
     )
@@ -73,6 +74,13 @@ def _quantized(loaded: Loaded) -> Mode:
     packs = any(leaf.kind == "full" for leaf in loaded.leaves) and not failed
     why = resident.reason if packs or failed else "no layer of full attention"
     return Mode("kv_resident quantized", packs, False, f"not in use: {why}")
+
+
+def _kernel(loaded: Loaded) -> tuple[Mode, ...]:
+    if not loaded.resident.types.quantized:
+        return ()
+    used, reason = loaded.resident.kernel
+    return (Mode("kernel over codes", used, used, reason),)
 
 
 def _drafters(loaded: Loaded) -> tuple[Mode, ...]:

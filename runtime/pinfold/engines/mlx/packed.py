@@ -27,13 +27,15 @@ _STEP = 256
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How one layer's cells are packed. `cells` is the type of whole cells and of steps and offsets."""
+    """How one layer's cells are packed. `cells` is the type of whole cells and of steps and offsets; `fused` attends to
+    them by a kernel of our own where there is one."""
 
     mx: Any
     k: Steps
     v: Steps
     rotated: bool
     cells: Any
+    fused: Any = None
 
     def pack(self, keys: Array, values: Array) -> tuple[Packed, Packed]:
         """Whole cells [1, heads, tokens, size], rotated if they are to be, as packed ones."""

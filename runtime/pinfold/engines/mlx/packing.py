@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pinfold.engines.mlx.attention import attach, finds_attention
 from pinfold.engines.mlx.caches import Opened, Slot
+from pinfold.engines.mlx.fused import FusedAttention
 from pinfold.engines.mlx.kv_types import CELLS, KVTypes, Steps, group_size, rotates
 from pinfold.engines.mlx.packed import PackedCache, PackedCells, Packing
 from pinfold.engines.mlx.packed_layout import PackedLayer
@@ -54,8 +55,11 @@ class Trial:
         )
 
 
-def plan_packing(mx: Any, model: Any, slots: Sequence[Slot], shapes: Shapes, types: KVTypes) -> Plan:
-    """Packs the cells of each layer of full attention that can be, and lets the model attend to them.
+def plan_packing(
+    mx: Any, model: Any, slots: Sequence[Slot], shapes: Shapes, types: KVTypes, fused: FusedAttention | None = None
+) -> Plan:
+    """Packs the cells of each layer of full attention that can be, and lets the model attend to them, by `fused` where
+    there is one.
 
     Raises:
         UnsupportedModeError: there is no such layer.
@@ -74,7 +78,7 @@ def plan_packing(mx: Any, model: Any, slots: Sequence[Slot], shapes: Shapes, typ
         else:
             known = _layer(number, sizes[0], types, mx)
             kind = getattr(mx, CELLS[types.cells])
-            planned.append(_with(slot, Packing(mx, known.k, known.v, known.rotated, kind)))
+            planned.append(_with(slot, Packing(mx, known.k, known.v, known.rotated, kind, fused)))
             packed.append(known)
             attach(layer)
         number += len(_attention(slot))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pinfold.engines.mlx.caches import Opened, Slot, open_caches
 from pinfold.engines.mlx.device import Device, device_memory
+from pinfold.engines.mlx.fused import NO_KERNEL, FusedAttention, fused_attention
 from pinfold.engines.mlx.kv_types import AUTO, CELLS, KVTypes, parse_kv_types, pays
 from pinfold.engines.mlx.packed_layout import PackedLayer
 from pinfold.engines.mlx.packing import Plan, Trial, plan_packing, try_packing
@@ -29,7 +30,8 @@ _CANARY = (
 @dataclass(frozen=True, slots=True)
 class Resident:
     """`slots` and packed `layers` as they are used; `reason` says in words why these; `trial` is how packed cells did,
-    None where none were tried; `skipped` says which layers keep whole cells beside packed ones."""
+    None where none were tried; `skipped` says which layers keep whole cells beside packed ones; `fused` attends to
+    packed ones by a kernel where there is one."""
 
     types: KVTypes
     slots: tuple[Slot, ...]
@@ -37,6 +39,12 @@ class Resident:
     layers: tuple[PackedLayer, ...] = ()
     skipped: tuple[str, ...] = ()
     trial: Trial | None = None
+    fused: FusedAttention | None = None
+
+    @property
+    def kernel(self) -> tuple[bool, str]:
+        """Whether attention over codes is by the kernel, and why."""
+        return (False, NO_KERNEL) if self.fused is None else (self.fused.used, self.fused.reason)
 
 
 def choose_resident(
@@ -65,7 +73,8 @@ def choose_resident(
     else:
         reason = "as asked for"
     try:
-        plan = plan_packing(mx, model, slots, shapes, types)
+        fused = fused_attention(mx, device.name)
+        plan = plan_packing(mx, model, slots, shapes, types, fused)
         trial = _try(mx, model, plan, tokenizer, types)
     except UnsupportedModeError as e:
         if not auto:
@@ -75,7 +84,7 @@ def choose_resident(
         if auto:
             return _dropped(whole, slots, str(trial), trial)
         log.warning("kv_resident=%s changes this model's answers: %s.", types, trial)
-    return Resident(types, plan.slots, reason, plan.layers, plan.skipped, trial)
+    return Resident(types, plan.slots, reason, plan.layers, plan.skipped, trial, fused)
 
 
 def _try(mx: Any, model: Any, plan: Plan, tokenizer: FolderTokenizer, types: KVTypes) -> Trial:
