@@ -8,7 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pinfold.backend import Backend, Call, Messages, Tools
 from pinfold.engines.base import Capabilities
@@ -20,7 +20,9 @@ from pinfold.results import Completion, Delta
 from pinfold.session import Session
 from pinfold.sessions.manager import SessionInfo
 from pinfold.sessions.pins import Pin
-from pinfold.sessions.rewrite import FoldReport
+
+if TYPE_CHECKING:
+    from pinfold.sessions.rewrite import FoldReport
 
 __all__ = ["Runtime"]
 

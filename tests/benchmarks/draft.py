@@ -132,7 +132,15 @@ def ratio_in(rows: Any, workload: str) -> float | None:
 
 def tables(ours: Any, theirs: dict[str, Any]) -> list[str]:
     own = table(
-        (f"Pinfold; ceiling {ours['ceiling']:.2f}", "plain tok/s", "drafted tok/s", "times", "at most", "drafted", "accepted"),
+        (
+            f"Pinfold; ceiling {ours['ceiling']:.2f}",
+            "plain tok/s",
+            "drafted tok/s",
+            "times",
+            "at most",
+            "drafted",
+            "accepted",
+        ),
         [
             (
                 row["workload"],

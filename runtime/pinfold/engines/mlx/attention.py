@@ -91,7 +91,8 @@ def _way(queries: Array, cells: PackedCells, mask: Any) -> Callable[..., Array]:
     fused = cells.packing.fused
     # A mask of another kind may hide packed cells too.
     if fused is not None and (mask is None or isinstance(mask, str)) and fused.pays(queries, cells):
-        return fused.attend
+        way: Callable[..., Array] = fused.attend
+        return way
     return attend_on_codes
 
 
@@ -112,7 +113,10 @@ def _on_cells(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks
 
 
 def attend_on_codes(queries: Array, cells: PackedCells, scale: float, mask: Any, sinks: Array) -> Array:
-    """As `attend`, of queries that are turned already: one softmax over scores of packed and of whole cells. Query heads that share K and V are rows of one product."""
+    """As `attend`, of queries that are turned already: one softmax over scores of packed and of whole cells.
+
+    Query heads that share K and V are rows of one product.
+    """
     mx, packing = cells.packing.mx, cells.packing
     batch, heads, rows, size = queries.shape
     kv_heads, kind = cells.keys.shape[1], queries.dtype

@@ -93,7 +93,9 @@ class FusedAttention:
             return self._drop(f"it does not run here: {e}")
         most = max((rows for n, (rows, _) in enumerate(speeds) if all(s > 1.0 for _, s in speeds[: n + 1])), default=0)
         times = " and ".join(f"{speed:.2f} times for {rows}" for rows, speed in speeds)
-        self.reason = f"{'used' if most else 'not used'}: over {_TIMED_CELLS} cells {times} rows as fast as the plain form"
+        self.reason = (
+            f"{'used' if most else 'not used'}: over {_TIMED_CELLS} cells {times} rows as fast as the plain form"
+        )
         return most
 
     def _drop(self, why: str) -> int:

@@ -197,7 +197,10 @@ class Kernel:
         sum of weights [1, KV heads, rows, splits], both relative to that score.
         """
         mx, packing = self._mx, cells.packing
-        k, v = cells.k or (), cells.v or ()
+        if cells.k is None or cells.v is None:
+            msg = "there are no packed cells to attend to"
+            raise ValueError(msg)
+        k, v = cells.k, cells.v
         _, heads, rows, size = queries.shape
         share = _Share.of(rows, cells.packed)
         known = (rows, k[0].shape[2], v[0].shape[2], share.count, share.chunk, share.splits, share.tiles, heads)
