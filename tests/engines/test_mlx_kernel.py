@@ -69,7 +69,7 @@ def test_it_finds_what_the_plain_form_finds_for_heads_of(size: int, fused: Fused
         assert off(fused.attend(*options), attend_on_codes(*options)) < 1e-4
 
 
-@pytest.mark.parametrize(("k_bits", "v_bits"), zip(BITS, reversed(BITS), strict=True))
+@pytest.mark.parametrize(("k_bits", "v_bits"), list(zip(BITS, reversed(BITS), strict=True)))
 def test_it_reads_codes_of(k_bits: int, v_bits: int, fused: FusedAttention) -> None:
     packing = Packing(mx, Steps(k_bits, 64), Steps(v_bits, 64), rotated=False, cells=mx.float16)
     options = (*example(packing, 70, 1, 64, room=58), 0.125, None, None)
