@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler
 def _less_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU every exchange between lanes takes threads that wait for each other."""
     monkeypatch.setattr(fused_module, "_CHECKED_CELLS", 150)
-    monkeypatch.setattr(fused_module, "_ROWS", (1, 8))
+    monkeypatch.setattr(fused_module, "_CHECKED_ROWS", (1, 2))
+    monkeypatch.setattr(fused_module, "_TIMED_ROWS", (1, 8))
 
 
 def always(*_: Any) -> float:

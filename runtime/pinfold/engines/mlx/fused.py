@@ -26,7 +26,9 @@ NO_KERNEL = "MLX's own quantized products; the kernel is for Metal and CUDA"
 _AGREES = 0.02
 _CHECKED_CELLS = 1000  # no multiple of what a warp takes
 _TIMED_CELLS = 8192
-_ROWS = (1, 16)
+# Between them they meet every kernel that a number of rows up to the last comes to.
+_CHECKED_ROWS = (1, 2, 4, 16)
+_TIMED_ROWS = (1, 16)
 _ROUNDS, _CALLS = 5, 8
 _FAILURES = (RuntimeError, ValueError, TypeError)
 
@@ -85,10 +87,10 @@ class FusedAttention:
         """The most rows to attend for by the kernel; 0 for none."""
         mx, of = self._mx, (heads, queries.shape[1], queries.shape[3], queries.dtype)
         try:
-            off = max(self._off(rows, _example(mx, packing, _CHECKED_CELLS, rows, *of)) for rows in _ROWS)
+            off = max(self._off(rows, _example(mx, packing, _CHECKED_CELLS, rows, *of)) for rows in _CHECKED_ROWS)
             if not off < _AGREES:
                 return self._drop(f"it disagrees with the plain form by {off:.2%} of the answers' spread")
-            speeds = [(rows, self._speed(_example(mx, packing, _TIMED_CELLS, rows, *of))) for rows in _ROWS]
+            speeds = [(rows, self._speed(_example(mx, packing, _TIMED_CELLS, rows, *of))) for rows in _TIMED_ROWS]
         except _FAILURES as e:
             return self._drop(f"it does not run here: {e}")
         most = max((rows for n, (rows, _) in enumerate(speeds) if all(s > 1.0 for _, s in speeds[: n + 1])), default=0)

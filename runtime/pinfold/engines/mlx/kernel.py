@@ -26,7 +26,8 @@ OUTPUTS = ("found", "stats")
 
 _LANES = 32
 _WARPS = 4
-_MOST_ROWS = 8  # that one warp attends for: its lanes keep this many times size / 32 sums
+# Rows that one warp attends for, each a kernel of its own: its lanes keep this many times size / 32 sums.
+_TILES = (1, 2, 4, 8)
 _FEWEST_CELLS = 64
 _MOST_SPLITS = 128
 
@@ -170,7 +171,7 @@ class _Share:
     @classmethod
     def of(cls, rows: int, count: int) -> _Share:
         cells = max(_FEWEST_CELLS, -(-count // _MOST_SPLITS))
-        return cls(rows, min(rows, _MOST_ROWS), count, -(-cells // _FEWEST_CELLS) * _FEWEST_CELLS)
+        return cls(rows, next((tile for tile in _TILES if tile >= rows), _TILES[-1]), count, -(-cells // _FEWEST_CELLS) * _FEWEST_CELLS)
 
     @property
     def splits(self) -> int:
