@@ -171,7 +171,8 @@ class _Share:
     @classmethod
     def of(cls, rows: int, count: int) -> _Share:
         cells = max(_FEWEST_CELLS, -(-count // _MOST_SPLITS))
-        return cls(rows, next((tile for tile in _TILES if tile >= rows), _TILES[-1]), count, -(-cells // _FEWEST_CELLS) * _FEWEST_CELLS)
+        tile = next((tile for tile in _TILES if tile >= rows), _TILES[-1])
+        return cls(rows, tile, count, -(-cells // _FEWEST_CELLS) * _FEWEST_CELLS)
 
     @property
     def splits(self) -> int:
