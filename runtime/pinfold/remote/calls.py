@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -158,8 +159,11 @@ class RemoteCall:
         near = self._pins.nearest(self._asked.salt)
         if not near:
             return report
-        miss = await asyncio.to_thread(self._miss, server, near)
-        return CacheReport(report.hit_kind, report.cached_tokens, report.source, miss, report.notes)
+        try:
+            miss = await asyncio.to_thread(self._miss, server, near)
+        except PinfoldError as e:  # the answer stands without it
+            return replace(report, notes=(*report.notes, f"Where the prompt parted from the pins is not known: {e}"))
+        return replace(report, miss=miss)
 
     def _miss(self, server: Server, near: Sequence[RemotePin]) -> Any:
         """Where the prompt parted from the pin that shares most with it; None where it shares nothing to speak of."""

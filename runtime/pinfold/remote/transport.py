@@ -127,19 +127,27 @@ class Transport:
     # --- on the loop
 
     async def ask(self, method: str, url: str, body: Any = None, *, within: float = _ASK_TIMEOUT) -> Answered:
-        """One whole reply, of whatever status.
+        """One whole reply, of whatever status. It must not matter whether the server hears the question twice.
 
         Raises:
             ServerError: no connection, none that holds, or no answer within that many seconds.
         """
         try:
-            async with asyncio.timeout(within), self._open(method, url, body) as response:
-                return Answered(response.status_code, dict(response.headers), await _read(response, url))
+            async with asyncio.timeout(within):
+                try:
+                    return await self._ask_once(method, url, body)
+                except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                    # A server may close an idle connection just as it is used again. Once more, on another.
+                    return await self._ask_once(method, url, body)
         except TimeoutError as e:
             msg = f"{url} did not answer within {within:g} s. See that the server is well."
             raise ServerUnreachableError(msg) from e
         except httpx.HTTPError as e:
             raise connection_error(url, e) from e
+
+    async def _ask_once(self, method: str, url: str, body: Any) -> Answered:
+        async with self._open(method, url, body) as response:
+            return Answered(response.status_code, dict(response.headers), await _read(response, url))
 
     async def exchange(
         self, url: str, body: Mapping[str, Any], take: Callable[[Mapping[str, Any]], bool], *, address: str

@@ -172,10 +172,13 @@ class LlamaServer(FakeServer):
         self.post("/detokenize", lambda body: {"content": bytes(body["tokens"]).decode()})
         self.post("/slots", self._slot)
         self.saves = True
+        self.tokenizer_faults: list[Exception] = []
         self.slot_calls: list[tuple[str, str]] = []
 
     def _tokenize(self, body: Mapping[str, Any]) -> Any:
         del self.requests[-1]
+        if self.tokenizer_faults:
+            raise self.tokenizer_faults.pop(0)
         return {"tokens": [{"id": b, "piece": [b]} for b in body["content"].encode()]}
 
     def _slot(self, body: Mapping[str, Any]) -> Any:
@@ -269,6 +272,26 @@ def test_where_a_prompt_parted_from_its_pin(llama: LlamaServer, opened: Open) ->
     miss = rt.chat([{"role": "system", "content": "You keep the harbour's book. No."}, HI]).cache.miss
     assert miss is not None
     assert (miss.pin, miss.kind, miss.where, miss.token) == ("book", "message", "message 0 (system)", 37)
+
+
+def test_an_answer_stands_where_its_cache_report_cannot_be_made(llama: LlamaServer, opened: Open) -> None:
+    rt = opened()
+    llama.answers(text_answer("x"), text_answer("Aye", cached=35))
+    rt.pin([SYSTEM], name="book")
+    llama.tokenizer_faults = [httpx.ConnectError("refused")]
+    done = rt.chat([{"role": "system", "content": "You keep the harbour's book. No."}, HI])
+    assert (done.text, done.cache.miss, done.usage.cached_tokens) == ("Aye", None, 35)
+    assert "parted from the pins is not known" in done.cache.notes[-1]
+
+
+@pytest.mark.parametrize("fault", [httpx.RemoteProtocolError("gone"), httpx.ReadError("reset"), httpx.WriteError("")])
+def test_an_idle_connection_that_the_server_closed(llama: LlamaServer, opened: Open, fault: Exception) -> None:
+    rt = opened()
+    llama.tokenizer_faults = [fault]
+    assert rt.tokenize("ab") == [97, 98]
+    llama.tokenizer_faults = [fault, fault]
+    with pytest.raises(ServerReplyError):
+        rt.tokenize("abc")
 
 
 def test_tokens_are_the_servers(llama: LlamaServer, opened: Open) -> None:
