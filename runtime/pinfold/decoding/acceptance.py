@@ -13,7 +13,7 @@ Key = tuple[str, int, int]
 
 # By source and strength: the chance of a token whose predecessors came true, before anything was seen.
 _BEFORE = {
-    "lookup": (0.35, 0.6, 0.75, 0.88, 0.94),
+    "lookup": (0.35, 0.6, 0.75, 0.88, 0.94, 0.3, 0.6, 0.8),
     "history": (0.4, 0.5, 0.7, 0.85),
     "grammar": (0.97,),
     "model": (0.7,),

@@ -7,8 +7,9 @@ still watched: the tokens that come anyway show whether the guess was right, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from pinfold.decoding.acceptance import DEPTH_OF, Acceptance
 from pinfold.decoding.costs import MOST_ROWS, POINTS, ForwardCosts
@@ -25,6 +26,9 @@ _LEAST_CHANCE = 0.02
 _WATCHED = 8
 # Of the time of plain decoding, what may go into guesses that are only watched, where making one takes time.
 _WATCHING = 0.01
+# Forwards that a request may lose by drafts at its start, and for each token of its answer.
+_STAKE = 2.0
+_LEEWAY = 0.01
 
 
 class Arbiter:
@@ -39,17 +43,22 @@ class Arbiter:
         self._recomputes = recomputes
         self.acceptance = Acceptance()
 
-    def length(self, guesses: Sequence[Guess], acceptance: Acceptance, rows: int, each: float = 0.0) -> int:
+    def length(
+        self, guesses: Sequence[Guess], acceptance: Acceptance, rows: int, each: float = 0.0, risk: float = inf
+    ) -> int:
         """How many tokens of `guesses`, one after the other, give the most tokens a second; 0 if none pay.
 
         Args:
             rows: of the forward without them.
             each: seconds that making one of the tokens takes.
+            risk: forwards without drafts whose time may be lost if all that is not forced is wrong.
         """
         if not guesses or acceptance.first(guesses[0]) < self.costs.least_chance(rows, _LEAST_GAIN):
             return 0  # as for nearly every token of text that repeats nothing
         best, best_rate = 0, _LEAST_GAIN * rows / self.costs.seconds(rows)
         chance, expected, count = 1.0, float(rows), 0
+        forced = sum(len(guess.tokens) for guess in guesses if guess.source == "grammar")
+        most = self.costs.seconds(rows) * (1 + risk + forced)
         for guess in guesses:
             chances = acceptance.chances(guess)
             last = len(guess.tokens) - 1
@@ -60,6 +69,8 @@ class Arbiter:
                 expected += chance
                 count += 1
                 if rows + count in _SIZES or place == last:
+                    if self.costs.seconds(rows + count) > most:
+                        return best
                     again = (1 - chance) * self.costs.seconds(rows) if self._recomputes else 0.0
                     rate = expected / (self.costs.seconds(rows + count) + each * count + again)
                     if rate > best_rate:
@@ -84,16 +95,21 @@ class Trail:
 
     Args:
         drafters: asked in this order; each goes on where the one before it ended.
+        valid: how many of the first of some tokens may come next at all, where a grammar rules the answer.
     """
 
-    def __init__(self, arbiter: Arbiter, drafters: Sequence[Drafter]) -> None:
+    def __init__(
+        self, arbiter: Arbiter, drafters: Sequence[Drafter], valid: Callable[[Sequence[int]], int] | None = None
+    ) -> None:
         self._arbiter = arbiter
         self._drafters = drafters
+        self._valid = valid
         self._acceptance = Acceptance(arbiter.acceptance)
         self._guesses: Sequence[Guess] = ()
         self._watched: _Watched | None = None
         self._rounds = 0
         self._cost = 0.0
+        self._balance = self._risked = 0.0  # forwards gained so far, and what the last draft cost
         self._unasked = 0  # rounds since a drafter that takes its time was asked
         self._counts: dict[str, list[int]] = {}
 
@@ -103,8 +119,9 @@ class Trail:
         if most < 1:
             return []
         guesses = self._guess(rows, most)
-        length = self._arbiter.length(guesses, self._acceptance, rows)
+        length = self._arbiter.length(guesses, self._acceptance, rows, risk=_STAKE + self._balance)
         if length:
+            self._risked = self._arbiter.costs.seconds(rows + length) / self._arbiter.costs.seconds(rows) - 1
             self._guesses = guesses
             self._watched = None
         elif self._watched is None and guesses:
@@ -114,6 +131,7 @@ class Trail:
     def verified(self, drafted: int, right: int, tried: int) -> None:
         """Of `drafted` tokens the first `right` came true; `tried` were looked at, one more unless all or the end."""
         self._rounds += 1
+        self._balance += right - self._risked + _LEEWAY * (right + 1)
         self._cost += self._arbiter.costs.seconds(1 + drafted) / self._arbiter.costs.seconds(1)
         self._learn(self._guesses, right, tried)
         left, left_right = drafted, right
@@ -125,6 +143,7 @@ class Trail:
 
     def came(self, token: int) -> None:
         """A token came without a draft: it shows how good the guess was."""
+        self._balance += _LEEWAY
         watched = self._watched
         if watched is None:
             return
@@ -153,10 +172,18 @@ class Trail:
             if drafter.seconds_per_token:
                 room = self._room_for(drafter, rows, room) if not ahead else 0
             guess = drafter.guess(ahead, room) if room > 0 else None
+            if guess is not None and self._valid is not None and guess.source != "grammar":
+                guess = self._cut(ahead, guess, self._valid)
             if guess is not None:
                 guesses.append(guess)
                 ahead += guess.tokens
         return guesses
+
+    @staticmethod
+    def _cut(ahead: Sequence[int], guess: Guess, valid: Callable[[Sequence[int]], int]) -> Guess | None:
+        """`guess` up to where the grammar forbids it."""
+        size = valid([*ahead, *guess.tokens]) - len(ahead)
+        return replace(guess, tokens=guess.tokens[:size]) if size > 0 else None
 
     def _room_for(self, drafter: Drafter, rows: int, most: int) -> int:
         """How many tokens of a drafter that takes its time would pay; now and then a few, to see whether they would."""

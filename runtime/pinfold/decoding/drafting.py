@@ -72,7 +72,8 @@ class Drafting:
         if self._blocks is not None and mode in ("auto", self._blocks.kind):
             drafters.append(self._blocks.drafter(g.tokens, lambda: g.seq))
         if drafters:
-            g.trail = Trail(self._arbiter, drafters)
+            valid = None if g.job.constraint is None else g.job.constraint.first_valid
+            g.trail = Trail(self._arbiter, drafters, valid)
 
     def ended(self, g: Generation) -> None:
         """A request has its answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,6 +78,10 @@ class Constraint:
     def forced(self) -> list[int]:
         """Tokens that the grammar leaves no choice about, as far as their cut into tokens is sure; may be none."""
         return [] if self.finished else list(self._matcher.compute_ff_tokens())
+
+    def first_valid(self, tokens: Sequence[int]) -> int:
+        """How many of the first of `tokens` may come next, one after the other. Goes nowhere."""
+        return 0 if self.finished else int(self._matcher.validate_tokens(list(tokens)))
 
     @property
     def finished(self) -> bool:

@@ -144,3 +144,44 @@ def test_one_slow_forward_changes_little() -> None:
         costs.learn(1, 0.01)
     costs.learn(1, 3.0)
     assert costs.seconds(1) == pytest.approx(0.01)
+
+
+def test_a_request_loses_little_however_good_the_guesses_of_others_were() -> None:
+    costs = ForwardCosts("cpu", {})
+    arbiter = Arbiter(costs)
+    for _ in range(200):
+        arbiter.acceptance.learn(Guess([5] * 40, "lookup", 3), 40, 40)
+    t = Trail(arbiter, [Fixed([5] * 40)])
+    lost = 0.0
+    for _ in range(200):  # none of its guesses is right
+        drafted = len(t.draft(1, 40))
+        lost += costs.seconds(1 + drafted) / costs.seconds(1) - 1
+        if drafted:
+            t.verified(drafted, 0, 1)
+        else:
+            t.came(6)
+    assert 0 < lost < 4.1
+
+
+def test_what_a_request_gained_it_may_stake() -> None:
+    t = trail({}, Fixed([5] * 40, strength=4))
+    drafted = [len(t.draft(1, 40))]
+    for _ in range(3):
+        t.verified(drafted[-1], drafted[-1], drafted[-1])
+        drafted.append(len(t.draft(1, 40)))
+    assert drafted == sorted(drafted)
+    assert drafted[0] < 5
+    assert drafted[-1] > 30
+
+
+def test_what_a_grammar_forbids_is_not_verified() -> None:
+    asked: list[list[int]] = []
+
+    def valid(tokens: list[int]) -> int:
+        asked.append(list(tokens))
+        return min(4, len(tokens))
+
+    forced, copied, late = Fixed([1, 2], "grammar", 0), Fixed([3, 4, 5, 6]), Fixed([7], "history", 3)
+    t = Trail(Arbiter(ForwardCosts("cpu", FLAT)), [forced, copied, late], valid)
+    assert t.draft(1, 40) == [1, 2, 3, 4]
+    assert asked == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7]]

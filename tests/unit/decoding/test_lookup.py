@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pinfold.decoding.drafters.base import Guess
 from pinfold.decoding.drafters.lookup import Lookup
+from pinfold.decoding.drafters.runs import RunIndex, best_match
 
 few_tokens = st.lists(st.integers(0, 3), max_size=60)
 
@@ -44,11 +46,26 @@ def test_it_is_the_longest_of_the_latest_matches(tokens: list[int]) -> None:
 @given(few_tokens, few_tokens)
 def test_growing_is_as_being_made_anew(before: list[int], after: list[int]) -> None:
     tokens = list(before)
-    lookup = Lookup(tokens)
+    grown = RunIndex(tokens, 3)
     for token in after:
-        lookup.guess([], 4)
+        grown.catch_up()
         tokens.append(token)
-    assert lookup.guess([], 4) == Lookup(list(tokens)).guess([], 4)
+    assert best_match((grown,), tokens) == best_match((RunIndex(list(tokens), 3),), tokens)
+
+
+@given(few_tokens)
+def test_a_match_is_split_where_another_as_long_goes_on_otherwise(tokens: list[int]) -> None:
+    match = best_match((RunIndex(tokens, 2),), tokens)
+    found = [p for p in range(len(tokens) - 1, 1, -1) if tokens[p - 2 : p] == tokens[-2:]][:8]
+    as_long = [p for p in found if p >= match.length and tokens[p - match.length : p] == tokens[-match.length :]]
+    assert match.split == (len({tokens[p] for p in as_long}) > 1)
+
+
+def test_a_split_match_is_a_class_of_its_own() -> None:
+    run = [50, 51, 52, 53]
+    split = Lookup([1, *run, 7, 2, *run, 8, 3, *run]).guess([], 1)
+    whole = Lookup([1, *run, 7, 2, *run, 7, 3, *run]).guess([], 1)
+    assert (split, whole) == (Guess([8], "lookup", 5), Guess([7], "lookup", 1))
 
 
 @given(few_tokens, st.lists(st.integers(0, 3), max_size=6))

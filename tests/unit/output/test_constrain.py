@@ -249,3 +249,13 @@ def test_grammars_are_compiled_once_and_the_cache_is_bounded(tokenizer: LLTokeni
     assert constrain._compiled.cache_info().currsize == info.maxsize
     constrain.forget_grammars()
     assert constrain._compiled.cache_info().currsize == 0
+
+
+def test_how_much_of_a_guess_may_come(tokenizer: LLTokenizer) -> None:
+    constraint = tool_call_constraint(tokenizer, TOOLS)
+    whole = [OPEN, *call("read", {"path": "a"}).removeprefix("<tool_call>").encode()]
+    wrong = [*whole[:12], ord("!"), *whole[12:]]
+    assert constraint.first_valid(wrong) == 12
+    assert constraint.first_valid(whole[1:]) == 0
+    assert walk(constraint, call("read", {"path": "a"}))
+    assert (constraint.finished, constraint.first_valid([END])) == (True, 0)

@@ -16,7 +16,7 @@ class Guess:
     Attributes:
         tokens: at least one token id.
         source: the drafter's name.
-        strength: how much backs it, 0 to 4; how often guesses come true is counted apart for each.
+        strength: what backs it, by the drafter's own classes; how often guesses come true is counted apart for each.
     """
 
     tokens: Sequence[int]

@@ -38,7 +38,7 @@ class Answers:
         if salt not in self._texts:
             return None
         tokens, index = self._texts[salt]
-        place, matched = best_match((index,), tail)
+        place, matched, _ = best_match((index,), tail)
         guess = tokens[place : place + most] if place else []
         if _BETWEEN in guess:
             guess = guess[: guess.index(_BETWEEN)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["MOST_COMPARED", "RunIndex", "best_match", "strength_of"]
+__all__ = ["MOST_COMPARED", "NO_MATCH", "Match", "RunIndex", "best_match", "strength_of"]
 
 MOST_COMPARED = 32
 """Tokens compared at each place."""
@@ -13,12 +14,29 @@ _MOST_PLACES = 8
 _STRENGTHS = (3, 6, 12, 24)
 
 
-def best_match(indexes: Sequence[RunIndex], tail: Sequence[int]) -> tuple[int, int]:
-    """Where what follows a match of `tail` begins, by the first index that has one, and how many tokens match."""
+class Match(NamedTuple):
+    """Of the end of a text with an earlier place of it.
+
+    Attributes:
+        place: where what follows it begins; 0 where nothing matches.
+        length: tokens that are equal.
+        split: another place matches as long, and another token follows there.
+    """
+
+    place: int
+    length: int
+    split: bool
+
+
+NO_MATCH = Match(0, 0, split=False)
+
+
+def best_match(indexes: Sequence[RunIndex], tail: Sequence[int]) -> Match:
+    """The longest match of `tail` by the first index that has one."""
     for index in indexes:
         index.catch_up()
     found = (index.best(tail) for index in indexes)
-    return next((match for match in found if match[0]), (0, 0))
+    return next((match for match in found if match.place), NO_MATCH)
 
 
 def strength_of(matched: int) -> int:
@@ -43,18 +61,21 @@ class RunIndex:
             earlier.append(latest.get(run, 0))
             latest[run] = place
 
-    def best(self, tail: Sequence[int]) -> tuple[int, int]:
-        """Where what follows a match of `tail` begins, and how many tokens match; (0, 0) if none do."""
+    def best(self, tail: Sequence[int]) -> Match:
+        """The longest match of `tail` among the latest places, of equal ones the latest."""
         best = longest = 0
+        split = False
         place = self._latest.get(tuple(tail[-self._size :]), 0)
         for _ in range(_MOST_PLACES):
             if not place:
                 break
             matched = self._matched(place, tail)
             if matched > longest:
-                best, longest = place, matched
+                best, longest, split = place, matched, False
+            elif matched == longest:
+                split = split or self._tokens[place] != self._tokens[best]
             place = self._earlier[place]
-        return best, longest
+        return Match(best, longest, split)
 
     def _matched(self, place: int, tail: Sequence[int]) -> int:
         tokens, most = self._tokens, min(place, len(tail))
