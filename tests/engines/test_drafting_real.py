@@ -62,8 +62,8 @@ def test_a_copy_takes_fewer_forwards(rt: Runtime) -> None:
     assert plain.draft.effective == "off"
     assert plain.draft.reason == "it was asked for"
     assert drafted.draft.effective == "lookup"
-    assert drafted.draft.accepted > 20
-    assert drafted.draft.accepted > drafted.draft.drafted / 2
+    forwards = drafted.usage.completion_tokens - drafted.draft.accepted
+    assert forwards < 0.6 * drafted.usage.completion_tokens  # how many of the free guesses miss is the processor's say
     assert drafted.draft.sources == {"lookup": {"drafted": drafted.draft.drafted, "accepted": drafted.draft.accepted}}
 
 
