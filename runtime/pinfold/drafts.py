@@ -82,8 +82,7 @@ def _open_small(mode: DraftMode, options: RuntimeOptions, engine: Engine) -> Sma
     small_options = options.model_copy(
         update={"draft": "off", "max_sequences": 8, "n_ctx": engine.capabilities.n_ctx, "kv_cells": None}
     )
-    opener, _ = open_engine(mode.model, small_options)
-    small = opener()
+    small = open_engine(mode.model, small_options).open()
     try:
         check_vocabulary(engine, small)
         if small.capabilities.trim != "any":

@@ -6,7 +6,9 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinfold.engines.base import Engine
 from pinfold.errors import StoreError
@@ -19,7 +21,11 @@ from pinfold.sessions.upkeep import Upkeep
 from pinfold.store.files import store_error
 from pinfold.store.recipes import RecipeFiles
 
-__all__ = ["Post", "keep_sessions", "recipes_folder", "sessions_folder", "store_key", "store_root"]
+if TYPE_CHECKING:
+    from pinfold.sessions.early import EarlyPins
+    from pinfold.store import SessionStore
+
+__all__ = ["Post", "keep_sessions", "open_early", "recipes_folder", "sessions_folder", "store_key", "store_root"]
 
 log = logging.getLogger("pinfold.sessions")
 
@@ -30,8 +36,29 @@ _READ_AT_ONCE = 1 << 30
 _OFF = ("off", "none", "")
 
 
-def keep_sessions(options: RuntimeOptions, model: str, engine: Engine, post: Post) -> tuple[SessionManager, Upkeep]:
+def open_early(options: RuntimeOptions, path: Path | None) -> EarlyPins | None:
+    """Begins to open the store and to unfold pins of the model file at `path`, for `keep_sessions`.
+
+    None where it is not known yet what the file is called in the store: then nothing is there, or not for long.
+    """
+    root = store_root(options, "")
+    if root is None or path is None or not path.is_file():
+        return None
+    notes = RecipeFiles(recipes_folder(root))
+    weights = digest_at_hand(path, notes)
+    if weights is None:
+        return None
+    from pinfold.sessions.early import EarlyPins
+
+    return EarlyPins(partial(_open, root, options), notes, weights, options.memory_bytes)
+
+
+def keep_sessions(
+    options: RuntimeOptions, model: str, early: EarlyPins | None, engine: Engine, post: Post
+) -> tuple[SessionManager, Upkeep]:
     """The sessions of `engine`, and what is done for them while it is idle. Runs on the engine's thread.
+
+    `early` is what `open_early` began.
 
     Raises:
         StoreError: the store that was named cannot be used. One that was not named is done without, with a warning.
@@ -43,7 +70,8 @@ def keep_sessions(options: RuntimeOptions, model: str, engine: Engine, post: Pos
     root = store_root(options, engine.capabilities.engine)
     if root is not None:
         try:
-            _open_store(root, engine, options, model, manager, folder, post)
+            store = _open(root, options) if early is None else early.store()
+            _attach(store, early, root, engine, model, manager, folder, post)
         except StoreError as e:
             if options.store != "auto":
                 raise
@@ -80,22 +108,26 @@ def recipes_folder(root: Path) -> Path:
     return root / "models"
 
 
-def _open_store(
-    root: Path,
-    engine: Engine,
-    options: RuntimeOptions,
-    model: str,
-    manager: SessionManager,
-    folder: Folder,
-    post: Post,
-) -> None:
+def _open(root: Path, options: RuntimeOptions) -> SessionStore:
     from pinfold.store import SessionStore
 
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as e:
         raise store_error(e, root) from e
-    store = SessionStore(sessions_folder(root), budget=options.store_bytes, key=store_key(options))
+    return SessionStore(sessions_folder(root), budget=options.store_bytes, key=store_key(options))
+
+
+def _attach(
+    store: SessionStore,
+    early: EarlyPins | None,
+    root: Path,
+    engine: Engine,
+    model: str,
+    manager: SessionManager,
+    folder: Folder,
+    post: Post,
+) -> None:
     notes = RecipeFiles(recipes_folder(root))
     path = engine.capabilities.model.path
 
@@ -106,7 +138,7 @@ def _open_store(
         vault = Vault(store, notes, model, facets)
         folder.find_recipe = vault.recipes.get
         folder.recipe = vault.recipes.current()
-        manager.library.attach(vault)
+        manager.library.attach(vault, early)
         folder.later(folder.get_ready)
         if not store.read_only:
             folder.later(vault.expire)

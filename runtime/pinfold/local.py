@@ -63,11 +63,19 @@ class LocalBackend:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         from pinfold.drafts import open_drafting  # brings numpy in, which `import pinfold` does without
-        from pinfold.keeping import keep_sessions
+        from pinfold.keeping import keep_sessions, open_early
 
-        opener, self.model = open_engine(model, options)
-        keep = partial(keep_sessions, options, self.model)  # of nothing that would keep the Runtime alive
-        self.worker = Worker(opener, keep, partial(open_drafting, options), prefill_chunk=options.prefill_chunk)
+        opening = open_engine(model, options)
+        self.model = opening.name
+        early = open_early(options, opening.path)
+        keep = partial(keep_sessions, options, self.model, early)  # of nothing that would keep the Runtime alive
+        draft = partial(open_drafting, options)
+        try:
+            self.worker = Worker(opening.open, keep, draft, prefill_chunk=options.prefill_chunk)
+        except BaseException:
+            if early is not None:
+                early.give_up()
+            raise
         engine: Engine = self.worker.engine
         try:
             self.capabilities: Capabilities = engine.capabilities

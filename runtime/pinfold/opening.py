@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinfold.engines.base import Engine, Mode
@@ -15,27 +15,41 @@ from pinfold.errors import EngineUnavailableError, ModelFormatError, Unsupported
 from pinfold.models import resolve
 from pinfold.options import RuntimeOptions
 
-__all__ = ["open_engine"]
+__all__ = ["Opening", "open_engine"]
 
 log = logging.getLogger("pinfold")
 
 
-def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions) -> tuple[Callable[[], Engine], str]:
-    """A function that opens the engine (to be called on the thread that will own it), and the model's short name.
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An engine that is not open yet: `open` is called on the thread that will own it.
+
+    Attributes:
+        name: the model's short name.
+        path: its file or folder; None for a scripted one.
+    """
+
+    open: Callable[[], Engine]
+    name: str
+    path: Path | None = None
+
+
+def open_engine(model: str | os.PathLike[str] | Script, options: RuntimeOptions) -> Opening:
+    """Which engine runs `model`, and how it is opened.
 
     Raises:
         ModelError: there is no such model.
         UnsupportedModeError, EngineUnavailableError: no engine runs it here; the message says why.
     """
     if isinstance(model, Script):
-        return lambda: _open_scripted(model, options), "scripted"
+        return Opening(lambda: _open_scripted(model, options), "scripted")
     choice = choose_engine(resolve(model), options.engine)
     if choice.engine == "server":
         msg = (
             f"{choice.model.name} is a server's URL. This needs a model of this process: a .gguf file or an MLX folder."
         )
         raise UnsupportedModeError(msg)
-    return lambda: _open(choice, options), choice.model.name
+    return Opening(lambda: _open(choice, options), choice.model.name, choice.model.path)
 
 
 def _open(choice: Choice, options: RuntimeOptions) -> Engine:

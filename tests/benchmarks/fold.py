@@ -43,11 +43,11 @@ def main() -> None:
 def measure_model(model: str, args: argparse.Namespace) -> QualityReport:
     """The model's own report, calibrated for this run alone."""
     settings = {"n_ctx": N_CTX, "kv_cells": N_CTX, "n_threads": args.threads}
-    open_it, name = open_engine(model, RuntimeOptions.parse(settings))
-    with closing(open_it()) as engine:
-        progress(f"{name}: calibrating")
+    opening = open_engine(model, RuntimeOptions.parse(settings))
+    with closing(opening.open()) as engine:
+        progress(f"{opening.name}: calibrating")
         recipe = finish(calibrate(engine, lambda _: 0))
-        progress(f"{name}: measuring")
+        progress(f"{opening.name}: measuring")
         return finish(measure(engine, lambda _: 0, recipe, prefix=args.prefix, tokens=args.tokens))
 
 

@@ -47,8 +47,7 @@ def finish(steps: Generator[None, None, T]) -> T:
 @pytest.fixture(scope="module")
 def model(smollm2: str) -> Iterator[Model]:
     """Calibrated by the same steps as ever, on less text."""
-    open_it, _ = open_engine(smollm2, RuntimeOptions.parse({"n_ctx": 2048, "kv_cells": 2048}))
-    engine = open_it()
+    engine = open_engine(smollm2, RuntimeOptions.parse({"n_ctx": 2048, "kv_cells": 2048})).open()
     with pytest.MonkeyPatch.context() as shorter:
         shorter.setattr(tune, "_LEARNT", 384)
         shorter.setattr(tune, "_GATE_PREFIX", 192)

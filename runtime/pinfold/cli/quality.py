@@ -52,12 +52,12 @@ def quality(
 
     _check_plot(plot)
     options = RuntimeOptions.parse({"engine": engine, "n_ctx": n_ctx, "kv_cells": n_ctx})
-    open_it, name = open_engine(model, options)
-    with closing(open_it()) as opened:
+    opening = open_engine(model, options)
+    with closing(opening.open()) as opened:
         _check_engine(opened, prefix + tokens)
         recipe = _recipe(opened, options, anew=recalibrate)
         if not any(recipe.sections):
-            _print_nothing_folds(name, recipe, as_json=as_json)
+            _print_nothing_folds(opening.name, recipe, as_json=as_json)
             return
         report = _report(opened, recipe, prefix, tokens)
     if plot is not None:

@@ -12,6 +12,7 @@ from pinfold.sessions.pins import PinBook, PinRecord
 from pinfold.sessions.shelf import Entry, Kind, Parked, Shelf
 
 if TYPE_CHECKING:
+    from pinfold.sessions.early import Early, EarlyPins
     from pinfold.sessions.folder import Folder
     from pinfold.sessions.vault import Vault
 
@@ -30,17 +31,22 @@ class Library:
     """
 
     def __init__(self, engine: Engine, folder: Folder | None) -> None:
+        self._engine = engine
         self._cuts = engine.capabilities.trim == "any"
         self.shelf = Shelf(cuts=self._cuts)
         self.folder = folder
         self.vault: Vault | None = None
+        self.early: EarlyPins | None = None
         self.pin_book = PinBook()
         self.sessions: dict[tuple[str | None, str], Entry] = {}
 
-    def attach(self, vault: Vault) -> None:
+    def attach(self, vault: Vault, early: EarlyPins | None = None) -> None:
         """From now on pins and sessions are kept on disk as well, and those of earlier processes are known."""
-        self.vault = vault
+        self.vault, self.early = vault, early
         self._meet_pins()
+        if early is not None:
+            self._remember(vault, early)
+            early.keep_only({entry.stored for entry in self.shelf if entry.stored is not None})
 
     # --- by name
 
@@ -135,7 +141,23 @@ class Library:
         if self.vault is None:
             msg = f"{entry.label} is on disk, and there is no store."
             raise SessionNotFoundError(msg)
+        early = self._taken(entry)
+        if early is not None:
+            return Parked(len(entry.tokens), self._engine.close_snapshot(early.snapshot), early.folded)
         return Parked(len(entry.tokens), None, self.vault.load(entry))
+
+    def fetch(self, vault: Vault, entry: Entry, *, unfolds: bool) -> Parked:
+        """What the disk has of `entry`, and the engine's bytes of it too if `unfolds`. Safe from any thread.
+
+        Raises:
+            SessionError, StoreError: as `read`.
+        """
+        length, early = len(entry.tokens), self._taken(entry)
+        folded = early.folded if early is not None else vault.load(entry)
+        if not unfolds:
+            return Parked(length, None, folded)
+        raw = self._engine.close_snapshot(early.snapshot) if early is not None else self.unfold(folded.data, length)
+        return Parked(length, raw, folded)
 
     def note_use(self, entry: Entry) -> None:
         """Tells the store now and then that `entry` is in use."""
@@ -153,6 +175,16 @@ class Library:
             self.folder.later(lambda: vault.erase(entry, key))
 
     # --- inside
+
+    def _taken(self, entry: Entry) -> Early | None:
+        return self.early.take(entry.stored, entry.tokens) if self.early is not None and entry.stored else None
+
+    def _remember(self, vault: Vault, early: EarlyPins) -> None:
+        """Pins that were found damaged: their next use computes them again, and says so."""
+        for found, tokens in early.lost():
+            record = vault.lost_pin(found, tokens)
+            if record is not None and all(each.name != record.name for each in self.pin_book):
+                self.pin_book.add(record)
 
     def _meet_pins(self) -> None:
         if self.vault is not None:

@@ -190,17 +190,16 @@ class Upkeep:
             entry.parked = Parked(len(entry.tokens), None, folded)
 
     def _read(self, entry: Entry) -> None:
-        vault, space, length = self.vault, self._manager.space, len(entry.tokens)
+        vault, space, library = self.vault, self._manager.space, self._manager.library
         if vault is None:
             return
-        raw_bytes = length * self._engine.capabilities.bytes_per_token
+        raw_bytes = len(entry.tokens) * self._engine.capabilities.bytes_per_token
         unfolds = not space.memory_is_short and space.has_memory_for(2 * raw_bytes)
-
-        def read() -> Parked:
-            folded = vault.load(entry)
-            return Parked(length, self._folder.unfold(folded.data, length) if unfolds else None, folded)
-
-        entry.ahead = self._hand_over(entry, read, lambda copy: self._was_read(entry, copy))
+        entry.ahead = self._hand_over(
+            entry,
+            lambda: library.fetch(vault, entry, unfolds=unfolds),
+            lambda copy: self._was_read(entry, copy),
+        )
 
     def _was_read(self, entry: Entry, copy: Future[Parked]) -> None:
         entry.ahead = None

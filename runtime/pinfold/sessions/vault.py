@@ -158,6 +158,10 @@ class Vault:
             log.warning("the store's pins could not be read: %s", e)
         return entries
 
+    def lost_pin(self, found: StoredEntry, tokens: list[int]) -> PinRecord | None:
+        """The pin without a salt that was stored as `found`, if this engine could have used it."""
+        return _record_of(found, tokens, None) if found.fingerprint == self.fingerprint else None
+
     def session(self, name: str, salt: str | None) -> Entry | None:
         """The stored session of that name, None if there is none that this engine can use."""
         try:

@@ -21,7 +21,7 @@ SHORT = ("--prefix", "256", "--tokens", "32")
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine that the command opens."""
     fake = FakeEngine(sensitive(0.02, 0.1))
-    monkeypatch.setattr(opening, "open_engine", lambda _model, _options: (lambda: fake, "fake"))
+    monkeypatch.setattr(opening, "open_engine", lambda _model, _options: opening.Opening(lambda: fake, "fake"))
     return fake
 
 
