@@ -46,9 +46,16 @@ def assert_same_or_tie(rt: Runtime, prompt: list[int], cold: str, warm: str) -> 
     )
     ends = sorted(rt._backend.worker.engine.tokenizer.end_tokens)
     logits = [cold_logits(rt, prompt + cold_tokens[:at], cut) for cut in _CUTS]
-    a = [cold_tokens[at]] if at < len(cold_tokens) else ends
-    b = [warm_tokens[at]] if at < len(warm_tokens) else ends
+    cold_rest, warm_rest = (rt.detokenize(tokens[at:]) for tokens in (cold_tokens, warm_tokens))
+    likeliest = [int(token) for token in logits[0].argsort()[-_LIKELIEST:]]
+    a = [*cold_tokens[at : at + 1], *_begin(rt, likeliest, cold_rest, warm_rest)] or ends
+    b = [*warm_tokens[at : at + 1], *_begin(rt, likeliest, warm_rest, cold_rest)] or ends
     gaps = [float(row[a].max() - row[b].max()) for row in logits]
-    likeliest = logits[0].argsort()[-_LIKELIEST:]
     moves = max(float(np.abs(row - logits[0])[likeliest].max()) for row in logits)
     assert min(map(abs, gaps)) <= 2 * moves, f"token {at} of {cold!r} and {warm!r}: apart by {gaps}, moves {moves}"
+
+
+def _begin(rt: Runtime, tokens: list[int], text: str, other: str) -> list[int]:
+    """Those that `text` begins with and `other` does not: a model may write a text in other tokens than a tokenizer."""
+    written = {token: rt.detokenize([token]) for token in tokens}
+    return [t for t, piece in written.items() if piece and text.startswith(piece) and not other.startswith(piece)]
