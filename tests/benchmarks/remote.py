@@ -32,9 +32,10 @@ STREAMS, PIECES = 64, 300
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--tokens", type=int, default=96, help="tokens of a streamed answer")
-    options.add_argument("--rounds", type=int, default=15, help="times that each client asks, in turn")
+    options.add_argument("--rounds", type=int, default=31, help="times that each client asks, in turn")
     args = options.parse_args()
-    with llama_server(str(model_path(args.model))) as address:
+    # One thread computes: a client that is measured needs a core of its own, as it has beside a server elsewhere.
+    with llama_server(str(model_path(args.model)), threads=1) as address:
         figures, tables = measure_overhead(address, args)
     with counting_server() as address:
         figures.append(measure_crowd(address))

@@ -22,9 +22,11 @@ _START_S = 120.0
 
 
 @contextmanager
-def llama_server(model: str, *, n_ctx: int = 2048, slots: int = 2, files: Path | None = None) -> Iterator[str]:
+def llama_server(
+    model: str, *, n_ctx: int = 2048, slots: int = 2, threads: int = 2, files: Path | None = None
+) -> Iterator[str]:
     """The address of a llama-server (package xllamacpp) of a GGUF file; slots are saved to the folder `files`."""
-    command = [str(_SCRIPT), model, "--threads", "2", "--slots", str(slots), "--n-ctx", str(n_ctx)]
+    command = [str(_SCRIPT), model, "--threads", str(threads), "--slots", str(slots), "--n-ctx", str(n_ctx)]
     if files is not None:
         command += ["--slot-save-path", f"{files}/"]
     with _running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -76,7 +76,7 @@ def asked_chat(messages: Any, keywords: Mapping[str, Any], options: RuntimeOptio
             msg = "A server takes tools or response_format, not both. Set tool_choice='none' or drop one."
             raise UnsupportedModeError(msg)
         response_schema(response_format)
-    sent = _sent(messages)
+    sent, units = _sent(messages)
     return Asked(
         options=_generation(given, options),
         salt=salt,
@@ -85,7 +85,7 @@ def asked_chat(messages: Any, keywords: Mapping[str, Any], options: RuntimeOptio
         tools=tools,
         choice=choice,
         response_format=response_format,
-        units=tuple(map(canonical_json, sent)),
+        units=units,
         tools_unit=canonical_json([tool.spec for tool in tools]),
     )
 
@@ -225,18 +225,21 @@ def _generation(given: Mapping[str, Any], options: RuntimeOptions) -> Generation
     return generation if generation.timeout else generation.model_copy(update={"timeout": options.timeout})
 
 
-def _sent(messages: Any) -> tuple[Mapping[str, Any], ...]:
+def _sent(messages: Any) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """The messages as they are sent, and each as canonical JSON."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
         msg = 'messages is no list of messages; give one such as [{"role": "user", "content": "Hi"}].'
         raise InvalidRequestError(msg)
     sent = tuple(_message(message, index) for index, message in enumerate(messages))
-    for index, message in enumerate(sent):
-        try:
-            canonical_json(message)
-        except (TypeError, ValueError, RecursionError) as e:
-            msg = f"messages[{index}] is no JSON: {e}. Give plain JSON values."
-            raise InvalidRequestError(msg) from e
-    return sent
+    return sent, tuple(_unit(message, index) for index, message in enumerate(sent))
+
+
+def _unit(message: Mapping[str, Any], index: int) -> str:
+    try:
+        return canonical_json(message)
+    except (TypeError, ValueError, RecursionError) as e:
+        msg = f"messages[{index}] is no JSON: {e}. Give plain JSON values."
+        raise InvalidRequestError(msg) from e
 
 
 def _message(message: Any, index: int) -> Mapping[str, Any]:

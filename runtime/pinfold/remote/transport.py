@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import httpx
@@ -246,20 +247,34 @@ class Transport:
 
     @asynccontextmanager
     async def _open(self, method: str, url: str, body: Any) -> AsyncIterator[httpx.Response]:
+        client = self._pool()
+        # Made here: the client's own way merges URLs, headers and cookies anew for each, for a tenth of a first token.
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        headers = {"content-type": "application/json"} if content is not None else None
-        async with self._pool().stream(method, url, content=content, headers=headers) as response:
+        waits = {"timeout": client.timeout.as_dict()}
+        request = httpx.Request(method, _parsed(url), headers=client.headers, content=content, extensions=waits)
+        if client.cookies:  # by which a balancer leads a client back to the same server
+            client.cookies.set_cookie_header(request)
+        response = await client.send(request, stream=True)
+        try:
             yield response
+        finally:
+            await response.aclose()
 
     def _pool(self) -> httpx.AsyncClient:
         if self._client is None:
+            key = {"authorization": f"Bearer {self._key}"} if self._key else {}
             self._client = httpx.AsyncClient(
-                headers={"authorization": f"Bearer {self._key}"} if self._key else None,
+                headers={"content-type": "application/json", **key},
                 timeout=httpx.Timeout(None, connect=self._options.connect_timeout),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
                 verify=self._secure,  # reading the authorities takes tens of milliseconds, for nothing on plain http
             )
         return self._client
+
+
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 async def _read_out(events: AsyncIterator[Any]) -> None:
