@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pinfold import Runtime, Script
+from pinfold.decoding.costs import ForwardCosts
 from pinfold.decoding.drafters import history
 from pinfold.decoding.drafters.history import Answers, History
 
@@ -50,7 +51,8 @@ def test_only_so_much_is_kept(monkeypatch) -> None:
     assert History(answers, "4", [100 * 49 + i for i in range(6)]).guess([], 1) is not None
 
 
-def test_a_runtime_guesses_from_what_it_said_before() -> None:
+def test_a_runtime_guesses_from_what_it_said_before(monkeypatch) -> None:
+    monkeypatch.setattr(ForwardCosts, "learn", lambda *_: None)  # what this machine is doing meanwhile has no say
     reply = "Barrel seventeen goes to the north gate, and is weighed there before noon."
     with Runtime(Script([reply]), draft_history=True) as rt:
         rt.chat([{"role": "user", "content": "One?"}])
